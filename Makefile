@@ -1,0 +1,74 @@
+# The targets are what CI runs; `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+FUZZTIME ?= 30s
+BENCH ?= .
+BENCHTIME ?= 1s
+# Packages tested at a time. Some tests boot guests, which is what takes the CPUs.
+TEST_PARALLEL ?= 2
+
+go_build = go build -trimpath -ldflags "-X main.version=$(VERSION)"
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Show the main job on real parts (KEEP=1 leaves it running)
+	@hack/demo.sh
+
+.PHONY: build
+build: ## Build bin/gitvirt (static) and bin/gitvirt-agent (loads libvirt at run time)
+	CGO_ENABLED=0 $(go_build) -o bin/gitvirt ./cmd/gitvirt
+	CGO_ENABLED=1 $(go_build) -tags libvirt_dlopen -o bin/gitvirt-agent ./cmd/gitvirt-agent
+
+.PHONY: install
+install: build ## Install the programs below PREFIX (default /usr/local)
+	install -d "$(DESTDIR)$(PREFIX)/bin"
+	install -m 755 bin/gitvirt bin/gitvirt-agent "$(DESTDIR)$(PREFIX)/bin/"
+
+.PHONY: setup
+setup: ## Install the Debian packages that the demo and the tests need
+	@hack/setup.sh
+
+.PHONY: guest
+guest: setup ## Build the test guest (once, outside the work tree)
+	@hack/guest/build.sh
+
+.PHONY: test
+test: setup guest ## Run every test, those against real libvirt and QEMU included
+	GITVIRT_GUEST="$$(hack/guest/path.sh)" hack/with-libvirtd.sh \
+	  go test -race -p $(TEST_PARALLEL) -timeout 10m ./...
+
+.PHONY: bench
+bench: setup guest ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)
+	GITVIRT_GUEST="$$(hack/guest/path.sh)" hack/with-libvirtd.sh \
+	  go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -p 1 -timeout 60m ./...
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz test for FUZZTIME (default 30s)
+	@hack/fuzz.sh $(FUZZTIME)
+
+.PHONY: lint
+lint: setup ## Check layers, style, shell scripts and that generated code is fresh
+	@hack/lint.sh
+
+.PHONY: generate
+generate: setup ## Generate the code of the agent's API
+	@hack/generate.sh
+
+.PHONY: generate-check
+generate-check: setup ## Fail when generated code is stale
+	@hack/generate.sh check
+
+.PHONY: clean
+clean: ## Remove what was built (the cache of tools and guests stays)
+	rm -rf bin

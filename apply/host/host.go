@@ -1,0 +1,297 @@
+// Package host is the platform "host": VMs are domains of a host's libvirt, and a node agent carries out the steps.
+// It follows the agent's view of the host, so that planning reads memory and calls nobody.
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// Host is one host behind its agent.
+type Host struct {
+	client   api.AgentClient
+	observed atomic.Pointer[plan.Observed]
+	changed  chan struct{}
+}
+
+// New returns the host behind a connection. It knows nothing until Follow runs.
+func New(conn grpc.ClientConnInterface) *Host {
+	h := &Host{client: api.NewAgentClient(conn), changed: make(chan struct{}, 1)}
+	h.observed.Store(&plan.Observed{Unknown: "the agent has not answered yet"})
+	return h
+}
+
+// Observed returns what lives on the host. The result is shared and must not be changed.
+func (h *Host) Observed() plan.Observed { return *h.observed.Load() }
+
+// Changed receives a value whenever Observed has something new; several changes may be one value.
+func (h *Host) Changed() <-chan struct{} { return h.changed }
+
+func (h *Host) publish(observed *plan.Observed) {
+	h.observed.Store(observed)
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// reconnect is how long Follow waits before it asks an agent that went away again. The connection itself backs off.
+const reconnect = 200 * time.Millisecond
+
+// Follow keeps Observed up to date until ctx ends. While the agent is away the host is unknown.
+func (h *Host) Follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := h.watch(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		h.publish(&plan.Observed{Node: h.Observed().Node, Unknown: "the agent does not answer: " + reason(err)})
+		select {
+		case <-ctx.Done():
+		case <-time.After(reconnect):
+		}
+	}
+}
+
+// ReadOnce waits until the agent has told everything, or that it cannot.
+func (h *Host) ReadOnce(ctx context.Context) (plan.Observed, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	following.Go(func() { h.Follow(ctx) })
+	defer following.Wait()
+	defer cancel()
+	for {
+		select {
+		case <-ctx.Done():
+			return h.Observed(), fmt.Errorf("asking the agent: %w; %s", context.Cause(ctx), h.Observed().Unknown)
+		case <-h.changed:
+			if observed := h.Observed(); observed.Unknown == "" {
+				return observed, nil
+			}
+		}
+	}
+}
+
+// watch follows one stream of the agent to its end.
+func (h *Host) watch(ctx context.Context) error {
+	stream, err := h.client.Watch(ctx, &api.WatchRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	mirror := mirror{domains: map[string]*plan.Domain{}, foreign: map[string]plan.Foreign{}}
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if observed := mirror.take(event); observed != nil {
+			h.publish(observed)
+		}
+	}
+}
+
+// mirror gathers the events of one stream.
+type mirror struct {
+	domains map[string]*plan.Domain
+	foreign map[string]plan.Foreign
+	named   map[string]bool
+}
+
+// take applies an event and returns a new picture when one is complete.
+func (m *mirror) take(event *api.WatchEvent) *plan.Observed {
+	if m.named == nil {
+		m.named = map[string]bool{}
+	}
+	switch e := event.GetEvent().(type) {
+	case *api.WatchEvent_Domain:
+		name := e.Domain.GetName()
+		m.named[name] = true
+		delete(m.foreign, name)
+		m.domains[name] = domainOf(e.Domain)
+	case *api.WatchEvent_Foreign:
+		name := e.Foreign.GetName()
+		m.named[name] = true
+		delete(m.domains, name)
+		m.foreign[name] = plan.Foreign{Name: name, UUID: e.Foreign.GetUuid(), MACs: e.Foreign.GetMacs()}
+	case *api.WatchEvent_Gone:
+		delete(m.domains, e.Gone)
+		delete(m.foreign, e.Gone)
+	case *api.WatchEvent_Unknown:
+		return &plan.Observed{Unknown: e.Unknown}
+	case *api.WatchEvent_Synced:
+		if e.Synced.GetComplete() {
+			maps.DeleteFunc(m.domains, func(name string, _ *plan.Domain) bool { return !m.named[name] })
+			maps.DeleteFunc(m.foreign, func(name string, _ plan.Foreign) bool { return !m.named[name] })
+		}
+		clear(m.named)
+		return m.picture(e.Synced.GetNode())
+	}
+	return nil
+}
+
+func (m *mirror) picture(node string) *plan.Observed {
+	observed := &plan.Observed{Node: node, Domains: make([]*plan.Domain, 0, len(m.domains))}
+	for _, domain := range m.domains {
+		observed.Domains = append(observed.Domains, domain)
+	}
+	slices.SortFunc(observed.Domains, func(a, b *plan.Domain) int { return a.Address.Compare(b.Address) })
+	for _, name := range slices.Sorted(maps.Keys(m.foreign)) {
+		observed.Foreign = append(observed.Foreign, m.foreign[name])
+	}
+	return observed
+}
+
+// domainOf translates the agent's words. An address that cannot be read makes the domain a problem, not an absence.
+func domainOf(in *api.Domain) *plan.Domain {
+	out := &plan.Domain{
+		Name: in.GetName(), UUID: in.GetUuid(), Fleet: in.GetFleet(), Revision: in.GetRevision(), Source: in.GetSource(),
+		State: plan.State(in.GetState()), Stop: in.GetStop(), Ran: in.GetRan(), Transient: in.GetTransient(),
+		Hash: in.GetHash(), Record: in.GetRecord(), RunningHash: in.GetRunningHash(), RunningRecord: in.GetRunningRecord(),
+		Addresses: in.GetAddresses(), Fingerprint: in.GetFingerprint(), Problem: in.GetProblem(),
+	}
+	if out.RunningHash != "" && len(out.RunningRecord) == 0 {
+		out.RunningRecord = out.Record
+	}
+	var err error
+	if out.Address, err = schemas.ParseAddress(in.GetAddress()); err != nil {
+		out.Address = schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: schemas.DefaultNamespace, Name: in.GetName()}
+		out.Problem = err.Error()
+	}
+	for _, change := range in.GetDrift() {
+		out.Drift = append(out.Drift, plan.Change{
+			Path: change.GetPath(), Before: value(change.GetBefore()), After: value(change.GetAfter()), Consequence: plan.ConsequenceNone,
+		})
+	}
+	for _, disk := range in.GetDisks() {
+		out.Disks = append(out.Disks, plan.Disk{
+			Volume: disk.GetVolume(), Kind: disk.GetKind(), Path: disk.GetPath(), CapacityBytes: disk.GetCapacityBytes(), Keep: disk.GetKeep(),
+		})
+	}
+	return out
+}
+
+func value(encoded []byte) any {
+	if len(encoded) == 0 {
+		return nil
+	}
+	var out any
+	if err := json.Unmarshal(encoded, &out); err != nil {
+		return string(encoded)
+	}
+	return out
+}
+
+// Execute has the agent carry out one step.
+func (h *Host) Execute(ctx context.Context, target apply.Target, step plan.Step, progress func(string)) error {
+	request, err := requestOf(target, step)
+	if err != nil {
+		return fmt.Errorf("%w: %w", apply.ErrStalled, err)
+	}
+	stream, err := h.client.Execute(ctx, request)
+	if err != nil {
+		return kindOf(err)
+	}
+	for {
+		event, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("%w: the agent ended the step without a result", apply.ErrRetry)
+		case err != nil:
+			return kindOf(err)
+		case event.GetDone():
+			return nil
+		}
+		progress(event.GetProgress())
+	}
+}
+
+func requestOf(target apply.Target, step plan.Step) (*api.ExecuteRequest, error) {
+	request := &api.ExecuteRequest{
+		Address: step.Address.String(), Domain: step.Domain, Precondition: step.Precondition, Define: step.Define,
+		Replace: step.Action == plan.ActionReplace, Destroy: step.Action == plan.ActionDestroy,
+		Power: string(step.Power), GraceSeconds: step.GraceSeconds,
+		Live: step.Consequence == plan.ConsequenceNone || step.Consequence == plan.ConsequenceLive,
+	}
+	if step.VM == nil {
+		return request, nil
+	}
+	object, err := json.Marshal(step.VM.Object)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the VM: %w", err)
+	}
+	request.Vm = &api.VM{
+		Address: step.Address.String(), Fleet: target.Fleet, Revision: target.Revision, Source: step.Source,
+		Object: object, Record: step.VM.Record, Hash: step.VM.Hash,
+	}
+	if len(step.VM.Secrets) > 0 {
+		request.Vm.Secrets = make(map[string]*api.SecretVolume, len(step.VM.Secrets))
+		for volume, secret := range step.VM.Secrets {
+			request.Vm.Secrets[volume] = &api.SecretVolume{UserData: secret.UserData, NetworkData: secret.NetworkData}
+		}
+	}
+	return request, nil
+}
+
+// kindOf turns the agent's answer into the kinds of package apply.
+func kindOf(err error) error {
+	kind := apply.ErrRetry
+	switch status.Code(err) {
+	case codes.Aborted:
+		kind = apply.ErrStale
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		kind = apply.ErrStalled
+	default:
+	}
+	return fmt.Errorf("%w: %s", kind, reason(err))
+}
+
+func reason(err error) string {
+	if err == nil {
+		return "the stream ended"
+	}
+	return status.Convert(err).Message()
+}
+
+// Node describes the host.
+func (h *Host) Node(ctx context.Context) (*api.Node, error) {
+	node, err := h.client.GetNode(ctx, &api.GetNodeRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("asking the agent about its host: %s", reason(err))
+	}
+	return node, nil
+}
+
+// Disks lists the disks that hold data on the host.
+func (h *Host) Disks(ctx context.Context) ([]*api.DataDisk, error) {
+	response, err := h.client.ListDisks(ctx, &api.ListDisksRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("listing disks: %s", reason(err))
+	}
+	return response.GetDisks(), nil
+}
+
+// DeleteDisks deletes exactly the named disks and returns the ones that are gone.
+func (h *Host) DeleteDisks(ctx context.Context, ids []string) ([]*api.DeletedDisk, error) {
+	response, err := h.client.DeleteDisks(ctx, &api.DeleteDisksRequest{Ids: ids})
+	if err != nil {
+		return nil, fmt.Errorf("deleting disks: %s", reason(err))
+	}
+	return response.GetDeleted(), nil
+}

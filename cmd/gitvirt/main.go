@@ -1,0 +1,119 @@
+// Command gitvirt plans, applies and keeps virtual machines as git says. It is pure Go; what needs libvirt is
+// gitvirt-agent's work.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// version is set by the build.
+var version = "devel" //nolint:gochecknoglobals // the linker sets it
+
+// The exit codes, as Terraform has them.
+const (
+	exitOK      = 0
+	exitError   = 1
+	exitChanges = 2
+)
+
+// errChanges ends a plan that has changes when --detailed-exitcode asks for it.
+var errChanges = errors.New("there are changes")
+
+// errSilent ends a command that has already said what is wrong.
+var errSilent = errors.New("failed")
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+}
+
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	c := &cli{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
+	command := c.root()
+	command.SetArgs(args)
+	command.SetIn(stdin)
+	command.SetOut(stdout)
+	command.SetErr(stderr)
+	err := command.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errChanges):
+		return exitChanges
+	case errors.Is(err, errSilent):
+		return exitError
+	}
+	fmt.Fprintln(stderr, "Error:", err)
+	return exitError
+}
+
+// cli is what every command has in common.
+type cli struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	getenv func(string) string
+}
+
+func (c *cli) printf(format string, args ...any) {
+	fmt.Fprintf(c.stdout, format, args...)
+}
+
+// color reports whether the output is a terminal that wants colours (https://no-color.org).
+func (c *cli) color() bool {
+	file, ok := c.stdout.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd())) && c.getenv("NO_COLOR") == "" && c.getenv("TERM") != "dumb" //nolint:gosec // file descriptors are small
+}
+
+// interactive reports whether somebody can answer a question.
+func (c *cli) interactive() bool {
+	file, ok := c.stdin.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd())) //nolint:gosec // file descriptors are small
+}
+
+func (c *cli) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gitvirt",
+		Short: "Git is the API server for virtual machines",
+		Long: `gitvirt keeps virtual machines as a git repository of KubeVirt manifests says: it shows a plan with the
+consequence of every change, applies it through libvirt, keeps it so, and commits the status back to git.
+
+Exit codes: 0 success, 1 an error, 2 "plan --detailed-exitcode" found changes.`,
+		Example: `  gitvirt validate ./fleet
+  gitvirt plan ./fleet
+  gitvirt apply ./fleet
+  gitvirt run --git https://git.example.com/team/fleet.git`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+	}
+	root.AddCommand(
+		c.validateCommand(), c.renderCommand(), c.planCommand(), c.applyCommand(), c.runCommand(),
+		c.getCommand(), c.describeCommand(), c.eventsCommand(), c.disksCommand(), c.doctorCommand(), c.versionCommand(),
+	)
+	return root
+}
+
+func (c *cli) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  gitvirt version",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			c.printf("gitvirt %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			return nil
+		},
+	}
+}

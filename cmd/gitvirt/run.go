@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gitvirt/gitvirt/apply/host"
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/reconciler"
+	"github.com/gitvirt/gitvirt/reconciler/httpapi"
+	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources/directory"
+	"github.com/gitvirt/gitvirt/sources/git"
+)
+
+// defaultListen is where the read-only API is served.
+const defaultListen = "127.0.0.1:7480"
+
+// runFlags configure the controller.
+type runFlags struct {
+	source   sourceFlags
+	agent    agentFlags
+	interval time.Duration
+	parallel int
+	listen   string
+	noStatus bool
+	json     bool
+	debug    bool
+}
+
+func (c *cli) runCommand() *cobra.Command {
+	var f runFlags
+	command := &cobra.Command{
+		Use:   "run",
+		Short: "Keep this host as a git repository says",
+		Long: `Poll the repository, plan, apply, and keep it so: changes of git, crashed guests and domains changed by hand are put
+right. The status goes to the status branch. When no agent answers on the socket one is started as a child.
+
+http://127.0.0.1:7480 serves /healthz, /readyz, /metrics and a read-only API below /api/v1; get, describe and events
+read it. VMs outlive the controller and the agent.
+
+Exit codes: 0 stopped by a signal, 1 an error at the start.`,
+		Example: `  gitvirt run --git https://git.example.com/team/fleet.git --git-token-file /etc/gitvirt/token
+  gitvirt run --git ssh://git@git.example.com/team/fleet.git --ssh-key /etc/gitvirt/id_ed25519 --path hosts/one
+  gitvirt run --dir ./fleet --no-status`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.source.argument(nil); err != nil {
+				return err
+			}
+			return c.runController(cmd.Context(), &f)
+		},
+	}
+	f.source.add(command)
+	f.agent.add(command)
+	flags := command.Flags()
+	flags.DurationVar(&f.interval, "interval", 0, "time between two polls (default: the Fleet's spec.interval, or 15s)")
+	flags.IntVar(&f.parallel, "parallel", 8, "steps carried out at a time")
+	flags.StringVar(&f.listen, "listen", defaultListen, "address of the read-only API; keep it on loopback")
+	flags.BoolVar(&f.noStatus, "no-status", false, "write no status branch")
+	flags.BoolVar(&f.json, "log-json", false, "log JSON lines")
+	flags.BoolVar(&f.debug, "debug", false, "log more")
+	return command
+}
+
+func (c *cli) logger(f *runFlags) *slog.Logger {
+	options := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if f.debug {
+		options.Level = slog.LevelDebug
+	}
+	if f.json {
+		return slog.New(slog.NewJSONHandler(c.stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(c.stderr, options))
+}
+
+func (c *cli) runController(ctx context.Context, f *runFlags) error {
+	logger := c.logger(f)
+	source, statusBranch, closeSource, err := c.openSource(f)
+	if err != nil {
+		return err
+	}
+	defer closeSource()
+	conn, err := api.Dial(f.agent.socketPath())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	platform := &controlled{Host: host.New(conn)}
+	loop, err := reconciler.New(source, platform, reconciler.Config{
+		Parallel: f.parallel, Interval: f.interval, Status: statusBranch, Log: logger,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("serving the API: %w; another controller may be running, or choose another --listen", err)
+	}
+	if _, err := f.agent.findBinary(); err != nil && !f.agent.answers() {
+		_ = listener.Close()
+		return err
+	}
+	logger.Info("controller starts", "version", version, "source", fmt.Sprint(source), "api", listener.Addr().String())
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { f.agent.supervise(ctx, c.stderr, logger); return nil })
+	group.Go(func() error { platform.Follow(ctx); return nil })
+	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error { return httpapi.Serve(ctx, listener, loop) })
+	return group.Wait()
+}
+
+// openSource opens where the manifests come from, and for a repository its status branch.
+func (c *cli) openSource(f *runFlags) (reconciler.Source, func(branch string) reconciler.StatusBranch, func(), error) {
+	if f.source.dir != "" {
+		source, err := directory.Open(f.source.dir, f.source.config.Limits)
+		return source, nil, func() {}, err
+	}
+	source, err := c.openGit(&f.source, filepath.Join(f.agent.stateDir, "git"))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if f.noStatus {
+		return source, nil, func() { _ = source.Close() }, nil
+	}
+	publisher, err := git.NewPublisher(f.source.config, git.WithGetenv(c.getenv))
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, source.Close())
+	}
+	branches := func(branch string) reconciler.StatusBranch { return statusBranch{publisher, branch} }
+	return source, branches, func() { _ = publisher.Close(); _ = source.Close() }, nil
+}
+
+// statusBranch is the reconciler's view of a branch.
+type statusBranch struct {
+	publisher *git.Publisher
+	branch    string
+}
+
+// Read returns what the branch holds.
+func (b statusBranch) Read(ctx context.Context) (map[string][]byte, error) {
+	return b.publisher.Read(ctx, b.branch)
+}
+
+// Publish makes the branch hold the files.
+func (b statusBranch) Publish(ctx context.Context, files map[string][]byte, message string) (bool, error) {
+	author := git.Author{Name: "gitvirt", Email: "gitvirt@localhost"}
+	result, err := b.publisher.Publish(ctx, b.branch, status.Owned, files, message, author)
+	return result.Changed, err
+}
+
+// controlled is the host with what only the controller asks for.
+type controlled struct{ *host.Host }
+
+// KeptDisks names the disks with data whose VM is gone.
+func (h *controlled) KeptDisks(ctx context.Context) ([]status.KeptDisk, error) {
+	found, err := h.Disks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var kept []status.KeptDisk
+	for _, disk := range found {
+		if disk.GetInUse() {
+			continue
+		}
+		owner, err := schemas.ParseAddress(disk.GetAddress())
+		if err != nil {
+			return nil, fmt.Errorf("listing disks: %w", err)
+		}
+		kept = append(kept, status.KeptDisk{
+			Owner: owner, Node: h.Observed().Node,
+			Disk: status.Disk{Volume: disk.GetVolume(), Kind: disk.GetKind(), Path: disk.GetPath(), CapacityBytes: disk.GetCapacityBytes()},
+		})
+	}
+	return kept, nil
+}

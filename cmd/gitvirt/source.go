@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
+	"github.com/gitvirt/gitvirt/sources/directory"
+	"github.com/gitvirt/gitvirt/sources/git"
+)
+
+// sourceFlags say where manifests come from.
+type sourceFlags struct {
+	dir    string
+	config git.Config
+	cache  string
+}
+
+func (f *sourceFlags) add(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&f.dir, "dir", "", "read manifests from a directory")
+	f.addGit(command)
+}
+
+func (f *sourceFlags) addGit(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&f.config.URL, "git", "", "read manifests from a git repository: https, ssh, git, file URL or a local path")
+	flags.StringVar(&f.config.Branch, "branch", "", "branch to follow (default: the repository's HEAD)")
+	flags.StringVar(&f.config.Path, "path", "", "folder of the repository that holds the manifests")
+	flags.StringVar(&f.config.Auth.Username, "git-username", "", "user name for https")
+	flags.StringVar(&f.config.Auth.PasswordFile, "git-password-file", "", "file with the password for https")
+	flags.StringVar(&f.config.Auth.TokenFile, "git-token-file", "", "file with an access token for https (or GITVIRT_GIT_TOKEN)")
+	flags.StringVar(&f.config.Auth.SSHKeyFile, "ssh-key", "", "private key for ssh (default: the ssh agent)")
+	flags.StringVar(&f.config.KnownHosts, "known-hosts", "", "known_hosts file for ssh (default: the user's and the system's)")
+	flags.StringVar(&f.config.CAFile, "ca-file", "", "PEM file with certificates that https servers are trusted by")
+	flags.DurationVar(&f.config.Timeout, "git-timeout", 2*time.Minute, "limit of each operation with the remote")
+	flags.Int64Var(&f.config.Limits.FileBytes, "max-file-bytes", 0, "limit of one manifest file (default 1 MiB)")
+	flags.IntVar(&f.config.Limits.Files, "max-files", 0, "limit of the number of manifest files (default 50000)")
+}
+
+// argument takes the source from a command's argument: a directory, a file or a repository.
+func (f *sourceFlags) argument(args []string) error {
+	if len(args) > 0 {
+		if f.dir != "" || f.config.URL != "" {
+			return errors.New("name the source once: as an argument, with --dir or with --git")
+		}
+		if isRepository(args[0]) {
+			f.config.URL = args[0]
+		} else {
+			f.dir = args[0]
+		}
+	}
+	if f.dir != "" && f.config.URL != "" {
+		return errors.New("--dir and --git exclude each other")
+	}
+	if f.dir == "" && f.config.URL == "" {
+		return errors.New("name a source: a directory of manifests, or --git URL")
+	}
+	return nil
+}
+
+// isRepository reports whether an argument names a git repository and not a directory of manifests.
+func isRepository(argument string) bool {
+	if strings.Contains(argument, "://") {
+		return true
+	}
+	if _, err := os.Stat(argument); err == nil {
+		return strings.HasSuffix(strings.TrimRight(argument, "/"), ".git")
+	}
+	at, colon := strings.Index(argument, "@"), strings.Index(argument, ":")
+	return at > 0 && colon > at
+}
+
+// openGit opens the repository with its mirror below dir.
+func (c *cli) openGit(f *sourceFlags, dir string) (*git.Source, error) {
+	f.config.Dir = dir
+	f.config.Auth.TokenEnv = "GITVIRT_GIT_TOKEN"
+	f.config.Auth.PasswordEnv = "GITVIRT_GIT_PASSWORD"
+	f.config.Auth.SSHPassphraseEnv = "GITVIRT_SSH_PASSPHRASE"
+	source, err := git.Open(f.config, git.WithGetenv(c.getenv))
+	if err != nil {
+		return nil, fmt.Errorf("opening the repository: %w", err)
+	}
+	return source, nil
+}
+
+// cacheDir is where one-shot commands keep mirrors of repositories.
+func (c *cli) cacheDir() string {
+	if dir := c.getenv("XDG_CACHE_HOME"); dir != "" {
+		return filepath.Join(dir, "gitvirt", "git")
+	}
+	if home := c.getenv("HOME"); home != "" {
+		return filepath.Join(home, ".cache", "gitvirt", "git")
+	}
+	return filepath.Join(os.TempDir(), "gitvirt-git")
+}
+
+// read returns one revision of the source. rev is only for repositories; "" means the head of the branch.
+func (c *cli) read(ctx context.Context, f *sourceFlags, rev string) (*sources.Snapshot, *schemas.Desired, error) {
+	snapshot, err := c.snapshot(ctx, f, rev)
+	if err != nil {
+		return nil, nil, err
+	}
+	return snapshot, schemas.Assemble(snapshot.Files), nil
+}
+
+func (c *cli) snapshot(ctx context.Context, f *sourceFlags, rev string) (*sources.Snapshot, error) {
+	if f.dir != "" {
+		return readDirectory(ctx, f, rev)
+	}
+	source, err := c.openGit(f, c.cacheDir())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = source.Close() }()
+	if rev != "" {
+		return source.At(ctx, rev)
+	}
+	return source.Poll(ctx)
+}
+
+func readDirectory(ctx context.Context, f *sourceFlags, rev string) (*sources.Snapshot, error) {
+	if rev != "" {
+		return nil, errors.New("a directory has no revisions; name the repository with --git")
+	}
+	info, err := os.Stat(f.dir)
+	if err != nil {
+		var missing *fs.PathError
+		if errors.As(err, &missing) {
+			return nil, fmt.Errorf("reading manifests: %s: %w", f.dir, missing.Err)
+		}
+		return nil, fmt.Errorf("reading manifests: %w", err)
+	}
+	if !info.IsDir() {
+		return readFile(f.dir, f.config.Limits.WithDefaults().FileBytes)
+	}
+	source, err := directory.Open(f.dir, f.config.Limits)
+	if err != nil {
+		return nil, err
+	}
+	return source.Poll(ctx)
+}
+
+// readFile reads a single file of manifests.
+func readFile(path string, limit int64) (*sources.Snapshot, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading manifests: %w", err)
+	}
+	if info.Size() > limit {
+		return nil, fmt.Errorf("reading manifests: %s has %d bytes, more than the limit of %d; raise --max-file-bytes", path, info.Size(), limit)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading manifests: %w", err)
+	}
+	return &sources.Snapshot{Revision: filepath.Base(path), Files: []*schemas.File{schemas.Parse(path, content)}}, nil
+}
+
+// tell writes the diagnostics and reports whether there are errors among them.
+func (c *cli) tell(diagnostics schemas.Diagnostics) bool {
+	for _, diagnostic := range diagnostics {
+		fmt.Fprintln(c.stderr, diagnostic.Error())
+	}
+	return diagnostics.Errors() > 0
+}

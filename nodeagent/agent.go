@@ -1,0 +1,192 @@
+// Package nodeagent is what runs on each host: it tells the controller which domains live there and carries out the
+// steps of plans on them. It decides nothing about what should run. It keeps its record in each domain's metadata and
+// touches no domain that does not carry it.
+//
+// The parts: api (the gRPC service), domainxml (rendering, pure), hypervisor (libvirt behind one interface), disks,
+// images and cloudinit (what a VM's volumes are made of), emulation (whether KVM really works).
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// Config is what an Agent needs to know.
+type Config struct {
+	// Node is the host's name.
+	Node string
+	// StateDir holds disks, images and traces; see package disks for its layout.
+	StateDir string
+	// DomainType is "kvm" or "qemu" (software emulation).
+	DomainType string
+	// Resync is how often every domain is read again although no event asked for it: libvirt sends none for a
+	// definition that is edited. 0 means 5 s.
+	Resync time.Duration
+	// Describe fills in what GetNode answers about the host; nil leaves it empty.
+	Describe func(ctx context.Context, node *api.Node)
+	Logger   *slog.Logger
+}
+
+// Agent carries out steps on one host and tells what lives there.
+type Agent struct {
+	config     Config
+	hypervisor hypervisor.Hypervisor
+	volumes    *volumes
+	records    *records
+	view       *view
+	locks      *locks
+}
+
+// New opens the state directory and returns an agent for the domains of a hypervisor. Run makes it work.
+func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*Agent, error) {
+	if config.Node == "" || config.StateDir == "" || (config.DomainType != "kvm" && config.DomainType != "qemu") {
+		return nil, errors.New("an agent needs a node name, a state directory and a domain type (kvm or qemu)")
+	}
+	if config.Resync <= 0 {
+		config.Resync = 5 * time.Second
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	machines := filepath.Join(config.StateDir, "vms")
+	if err := os.MkdirAll(machines, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
+		return nil, fmt.Errorf("making the state directory: %w", err)
+	}
+	traces, err := openRecords(machines)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{
+		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(),
+		view: newView("the agent has not read the host yet"),
+	}
+	settings := settings{}
+	for _, option := range options {
+		option(&settings)
+	}
+	if a.volumes, err = openVolumes(config.StateDir, settings); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// host returns what rendering a VM needs to know of this host.
+func (a *Agent) host(address schemas.Address) domainxml.Host {
+	dir := filepath.Join(a.config.StateDir, "vms", address.Namespace, address.Name)
+	return domainxml.Host{
+		DomainType: a.config.DomainType,
+		ConsoleLog: filepath.Join(dir, "console.log"),
+		NVRAM:      filepath.Join(dir, "nvram.fd"),
+	}
+}
+
+// Run follows the hypervisor until ctx ends: it reads everything when the connection comes, one domain at each of its
+// events, and everything again from time to time.
+func (a *Agent) Run(ctx context.Context) {
+	inbox := newInbox()
+	var events sync.WaitGroup
+	events.Go(func() { a.hypervisor.Events(ctx, inbox.add) })
+	defer events.Wait()
+	resync := time.NewTicker(a.config.Resync)
+	defer resync.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-resync.C:
+			started := time.Now()
+			a.readAll(ctx)
+			// On a host with very many domains reading is never more than a small part of the work.
+			resync.Reset(max(a.config.Resync, 20*time.Since(started)))
+		case <-inbox.wake:
+			a.follow(ctx, inbox)
+		}
+	}
+}
+
+// follow looks at what the events since the last call named.
+func (a *Agent) follow(ctx context.Context, inbox *inbox) {
+	all, lost, names := inbox.take()
+	if lost {
+		a.view.lose("libvirt does not answer")
+	}
+	if all {
+		a.readAll(ctx)
+		return
+	}
+	for _, name := range names {
+		now, err := a.refresh(ctx, name)
+		if err != nil {
+			a.lost(ctx, err)
+			return
+		}
+		a.settle(ctx, name, now)
+	}
+}
+
+func (a *Agent) readAll(ctx context.Context) {
+	if err := a.refreshAll(ctx); err != nil {
+		a.lost(ctx, err)
+		return
+	}
+	for name, now := range a.view.take(&watcher{all: true, dirty: map[string]bool{}}).domains {
+		a.settle(ctx, name, now)
+		a.refreshAddresses(ctx, name, now)
+	}
+}
+
+// lost concludes from a failed read: the host is unknown when the hypervisor is gone; anything else is read again at
+// the next resync.
+func (a *Agent) lost(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	a.config.Logger.Warn("cannot read domains", "error", err)
+	if errors.Is(err, hypervisor.ErrUnavailable) {
+		a.view.lose("libvirt does not answer: " + err.Error())
+	}
+}
+
+// settle writes into the record what only this moment knows: that the guest has been started, and why it stopped.
+// libvirt forgets the latter when its daemon restarts. A VM that a step is working on is left to the step.
+func (a *Agent) settle(ctx context.Context, name string, now *seen) {
+	if now == nil || now.record == nil || now.domain.Name == "" || now.problem != "" {
+		return
+	}
+	record := *now.record
+	switch {
+	case now.domain.State.Active() && (!record.Ran || record.Stop != ""):
+		record.Ran, record.Stop = true, ""
+	case !now.domain.State.Active() && record.Ran && now.domain.StopReason != hypervisor.StopUnknown &&
+		record.Stop != string(now.domain.StopReason):
+		record.Stop = string(now.domain.StopReason)
+	default:
+		return
+	}
+	unlock, ok := a.locks.try(name)
+	if !ok {
+		return
+	}
+	defer unlock()
+	content, err := record.Element()
+	if err == nil {
+		err = a.hypervisor.SetMetadata(ctx, name, domainxml.MetadataPrefix, domainxml.MetadataURI, content)
+	}
+	if err == nil {
+		_, err = a.refresh(ctx, name)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.config.Logger.Warn("cannot write a domain's record", "domain", name, "error", err)
+	}
+}

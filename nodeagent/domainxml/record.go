@@ -1,0 +1,162 @@
+package domainxml
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// The place of gitvirt's record in a domain's metadata.
+const (
+	MetadataURI    = "https://gitvirt.io/xml/domain/v1"
+	MetadataPrefix = "gitvirt"
+)
+
+// ErrForeign: the domain carries no record of gitvirt and is nobody's business here.
+var ErrForeign = errors.New("not a domain of gitvirt")
+
+// Record is what a domain carries about itself, so that no state file is needed.
+type Record struct {
+	Address schemas.Address
+	// Fleet owns the domain; only this fleet changes or removes it.
+	Fleet string
+	// Revision is the commit that was applied, Source the manifest's file and line.
+	Revision string
+	Source   string
+	// Hash and Spec are schemas.VM's Hash and Record.
+	Hash string
+	Spec []byte
+	// Ran says that the guest was started since it was created or since gitvirt last stopped it.
+	Ran bool
+	// Stop is why the guest was last seen to stop; libvirt itself forgets it when its daemon restarts.
+	Stop string
+	// Volumes are where the volumes were found or made when the domain was defined.
+	Volumes []Volume
+}
+
+type recordXML struct {
+	XMLName  xml.Name
+	XMLNS    string      `xml:"xmlns:gitvirt,attr,omitempty"`
+	Address  string      `xml:"address,attr"`
+	Fleet    string      `xml:"fleet,attr"`
+	Revision string      `xml:"revision,attr"`
+	Source   string      `xml:"source,attr"`
+	Hash     string      `xml:"hash,attr"`
+	Ran      bool        `xml:"ran,attr"`
+	Stop     string      `xml:"stop,attr,omitempty"`
+	Volumes  []volumeXML `xml:"volume"`
+	Spec     string      `xml:"spec"`
+}
+
+type volumeXML struct {
+	Name          string `xml:"name,attr"`
+	Kind          string `xml:"kind,attr"`
+	Path          string `xml:"path,attr"`
+	Format        string `xml:"format,attr,omitempty"`
+	Capacity      int64  `xml:"capacity,attr,omitempty"`
+	Cached        bool   `xml:"cached,attr,omitempty"`
+	Backing       string `xml:"backing,attr,omitempty"`
+	BackingFormat string `xml:"backing-format,attr,omitempty"`
+	Initrd        string `xml:"initrd,attr,omitempty"`
+}
+
+// XML returns the record as the element that stands in a domain's metadata.
+func (r *Record) XML() (string, error) {
+	return r.marshal(MetadataPrefix+":vm", MetadataURI)
+}
+
+// Element returns the record without a namespace, for hypervisor.SetMetadata: libvirt puts it in one and refuses an
+// element that declares it already.
+func (r *Record) Element() (string, error) { return r.marshal("vm", "") }
+
+func (r *Record) marshal(name, namespace string) (string, error) {
+	element := recordXML{
+		XMLName: xml.Name{Local: name}, XMLNS: namespace, Address: r.Address.String(), Fleet: r.Fleet, Revision: r.Revision, Source: r.Source,
+		Hash: r.Hash, Ran: r.Ran, Stop: r.Stop, Spec: string(r.Spec),
+	}
+	for _, volume := range r.Volumes {
+		element.Volumes = append(element.Volumes, volumeXML(volume))
+	}
+	out, err := xml.Marshal(element)
+	if err != nil {
+		return "", fmt.Errorf("writing the record of %s: %w", r.Address, err)
+	}
+	return string(out), nil
+}
+
+// ParseRecord finds and reads gitvirt's record in a domain's XML. Without one it returns ErrForeign.
+func ParseRecord(domain string) (*Record, error) {
+	decoder := xml.NewDecoder(bytes.NewReader([]byte(domain)))
+	depth := 0
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			return nil, ErrForeign
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading domain XML: %w", err)
+		}
+		switch element := token.(type) {
+		case xml.StartElement:
+			depth++
+			if depth == 2 && element.Name.Local == "devices" {
+				if err := decoder.Skip(); err != nil {
+					return nil, fmt.Errorf("reading domain XML: %w", err)
+				}
+				depth--
+			}
+			if depth == 3 && element.Name.Space == MetadataURI && element.Name.Local == "vm" {
+				return readRecord(decoder, element)
+			}
+		case xml.EndElement:
+			depth--
+		}
+	}
+}
+
+func readRecord(decoder *xml.Decoder, start xml.StartElement) (*Record, error) {
+	record := &Record{}
+	var err error
+	for _, attribute := range start.Attr {
+		switch attribute.Name.Local {
+		case "address":
+			if record.Address, err = schemas.ParseAddress(attribute.Value); err != nil {
+				return nil, fmt.Errorf("reading gitvirt's record: %w", err)
+			}
+		case "fleet":
+			record.Fleet = attribute.Value
+		case "revision":
+			record.Revision = attribute.Value
+		case "source":
+			record.Source = attribute.Value
+		case "hash":
+			record.Hash = attribute.Value
+		case "ran":
+			if record.Ran, err = strconv.ParseBool(attribute.Value); err != nil {
+				return nil, fmt.Errorf("reading gitvirt's record: ran: %w", err)
+			}
+		case "stop":
+			record.Stop = attribute.Value
+		}
+	}
+	var body struct {
+		Volumes []volumeXML `xml:"volume"`
+		Spec    string      `xml:"spec"`
+	}
+	if err := decoder.DecodeElement(&body, &start); err != nil {
+		return nil, fmt.Errorf("reading gitvirt's record: %w", err)
+	}
+	if record.Address.IsZero() || record.Hash == "" || body.Spec == "" {
+		return nil, errors.New("reading gitvirt's record: it has no address, hash or spec")
+	}
+	for _, volume := range body.Volumes {
+		record.Volumes = append(record.Volumes, Volume(volume))
+	}
+	record.Spec = []byte(body.Spec)
+	return record, nil
+}

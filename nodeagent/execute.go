@@ -1,0 +1,298 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// The errors of Execute that a caller decides on.
+var (
+	// ErrStale: the domain is not what the plan saw.
+	ErrStale = errors.New("the domain has changed since the plan was made")
+	// ErrInvalid: the request can never be carried out as it is.
+	ErrInvalid = errors.New("cannot be carried out")
+)
+
+// execution is one step on its way.
+type execution struct {
+	agent    *Agent
+	request  *api.ExecuteRequest
+	progress func(string)
+	address  schemas.Address
+	name     string
+	// now is the domain as it was last read; nil when it does not exist.
+	now *seen
+	// machine is the wanted VM, nil for a destroy.
+	machine *machine
+}
+
+// Execute carries out one step. It is safe to repeat: each part does nothing when its work is done. A step that was
+// interrupted anywhere leaves a state that the next plan understands.
+func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progress func(string)) (fingerprint string, err error) {
+	e := &execution{agent: a, request: request, progress: progress}
+	if e.address, err = schemas.ParseAddress(request.GetAddress()); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := checkNames(e.address); err != nil {
+		return "", err
+	}
+	e.name = domainxml.DomainName(e.address)
+	if !request.GetDestroy() {
+		if e.machine, err = readMachine(e.address, request.GetVm()); err != nil {
+			return "", err
+		}
+	}
+	unlock, err := a.locks.lock(ctx, e.name)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := e.check(ctx); err != nil {
+		return "", err
+	}
+	if err := e.run(ctx); err != nil {
+		// What was done until here is shown at once; the error that counts is the step's.
+		_ = e.read(ctx)
+		return "", err
+	}
+	if err := e.read(ctx); err != nil {
+		return "", err
+	}
+	return e.fingerprint(), nil
+}
+
+// read looks at the domain again.
+func (e *execution) read(ctx context.Context) error {
+	now, err := e.agent.refresh(ctx, e.name)
+	if err != nil {
+		return err
+	}
+	e.now = now
+	return nil
+}
+
+func (e *execution) fingerprint() string {
+	if e.now == nil {
+		return ""
+	}
+	if message, ok := e.now.message.(*api.Domain); ok {
+		return message.GetFingerprint()
+	}
+	return "foreign"
+}
+
+// defined reports whether libvirt has the domain.
+func (e *execution) defined() bool { return e.now != nil && e.now.domain.Name != "" }
+
+func (e *execution) active() bool { return e.defined() && e.now.domain.State.Active() }
+
+// check compares the domain with what the plan saw, and keeps hands off the domains of others.
+func (e *execution) check(ctx context.Context) error {
+	if err := e.read(ctx); err != nil {
+		return err
+	}
+	switch {
+	case e.now != nil && e.now.record == nil:
+		return fmt.Errorf("%w: domain %s exists and carries no record of gitvirt", ErrInvalid, e.name)
+	case e.now != nil && e.now.record.Address != e.address:
+		return fmt.Errorf("%w: domain %s belongs to %s", ErrInvalid, e.name, e.now.record.Address)
+	case e.fingerprint() != e.request.GetPrecondition():
+		return fmt.Errorf("%w: domain %s", ErrStale, e.name)
+	}
+	return nil
+}
+
+func (e *execution) run(ctx context.Context) error {
+	if e.request.GetDestroy() {
+		return e.destroy(ctx)
+	}
+	power := e.request.GetPower()
+	if e.request.GetDefine() {
+		if err := e.define(ctx); err != nil {
+			return err
+		}
+	}
+	switch power {
+	case "":
+		return nil
+	case "on":
+		return e.start(ctx)
+	case "off":
+		return e.stop(ctx)
+	case "cycle":
+		if err := e.stop(ctx); err != nil {
+			return err
+		}
+		return e.start(ctx)
+	}
+	return fmt.Errorf("%w: unknown power change %q", ErrInvalid, power)
+}
+
+// define prepares what the VM needs and writes the persistent definition. The running guest goes on with what it has
+// until it is cycled; a definition that libvirt refuses costs no downtime.
+func (e *execution) define(ctx context.Context) error {
+	e.progress("preparing disks")
+	var before *domainxml.Record
+	if e.now != nil {
+		before = e.now.record
+	}
+	volumes, err := e.agent.volumes.prepare(ctx, e.machine, before, e.active(), e.progress)
+	if err != nil {
+		return err
+	}
+	if e.request.GetReplace() && e.defined() {
+		if err := e.stop(ctx); err != nil {
+			return err
+		}
+		if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
+			return fmt.Errorf("undefining %s: %w", e.name, err)
+		}
+	}
+	record := e.machine.record(volumes)
+	if before != nil && e.request.GetPower() != "cycle" {
+		record.Ran, record.Stop = before.Ran, before.Stop
+	}
+	domain, err := domainxml.Render(e.address, e.machine.spec(), e.agent.host(e.address), volumes)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	definition, err := domainxml.Marshal(domain, record)
+	if err != nil {
+		return err
+	}
+	if err := e.agent.records.put(record); err != nil {
+		return err
+	}
+	e.progress("defining " + e.name)
+	if err := e.agent.hypervisor.Define(ctx, definition); err != nil {
+		return fmt.Errorf("defining %s: %w", e.name, err)
+	}
+	if e.request.GetPower() == "" && e.active() && e.request.GetLive() {
+		return e.mark(ctx, record)
+	}
+	return nil
+}
+
+// mark writes the record into the definition and, when there is one, into the running guest.
+func (e *execution) mark(ctx context.Context, record *domainxml.Record) error {
+	content, err := record.Element()
+	if err != nil {
+		return err
+	}
+	if err := e.agent.hypervisor.SetMetadata(ctx, e.name, domainxml.MetadataPrefix, domainxml.MetadataURI, content); err != nil {
+		return fmt.Errorf("writing the record of %s: %w", e.name, err)
+	}
+	return nil
+}
+
+// start makes the volatile disks anew and powers the domain on.
+func (e *execution) start(ctx context.Context) error {
+	if err := e.read(ctx); err != nil {
+		return err
+	}
+	if !e.defined() {
+		return fmt.Errorf("%w: domain %s is gone", ErrStale, e.name)
+	}
+	if e.active() {
+		return nil
+	}
+	record := *e.now.record
+	if err := e.agent.volumes.refresh(ctx, e.machine, record.Volumes); err != nil {
+		return err
+	}
+	e.progress("starting " + e.name)
+	if err := e.agent.hypervisor.SetPower(ctx, e.name, hypervisor.PowerOn); err != nil {
+		return fmt.Errorf("starting %s: %w", e.name, err)
+	}
+	record.Ran, record.Stop = true, ""
+	return e.mark(ctx, &record)
+}
+
+// again is how often the guest is asked to shut down while it takes its time: one that is still booting misses the
+// first request.
+const again = 5 * time.Second
+
+// stop asks the guest to shut down and, after its grace period, pulls the plug.
+func (e *execution) stop(ctx context.Context) error {
+	if !e.active() {
+		return nil
+	}
+	grace := time.Duration(e.request.GetGraceSeconds()) * time.Second
+	if grace > 0 {
+		e.progress(fmt.Sprintf("asking the guest to shut down (up to %s)", grace))
+		off, err := e.shutdown(ctx, grace)
+		if off || err != nil {
+			return err
+		}
+		e.progress("the guest did not shut down in time; pulling the plug")
+	}
+	if err := e.agent.hypervisor.SetPower(ctx, e.name, hypervisor.PowerOff); err != nil && !errors.Is(err, hypervisor.ErrNotFound) {
+		return fmt.Errorf("stopping %s: %w", e.name, err)
+	}
+	return e.read(ctx)
+}
+
+// shutdown waits for the guest to power off by itself, for at most grace.
+func (e *execution) shutdown(ctx context.Context, grace time.Duration) (off bool, err error) {
+	deadline := time.NewTimer(grace)
+	defer deadline.Stop()
+	ask := time.NewTicker(again)
+	defer ask.Stop()
+	look := time.NewTicker(200 * time.Millisecond)
+	defer look.Stop()
+	request := func() error {
+		err := e.agent.hypervisor.SetPower(ctx, e.name, hypervisor.PowerShutdown)
+		if err != nil && !errors.Is(err, hypervisor.ErrNotFound) {
+			return fmt.Errorf("shutting %s down: %w", e.name, err)
+		}
+		return nil
+	}
+	if err := request(); err != nil {
+		return false, err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false, fmt.Errorf("shutting %s down: %w", e.name, context.Cause(ctx))
+		case <-deadline.C:
+			return false, nil
+		case <-ask.C:
+			if err := request(); err != nil {
+				return false, err
+			}
+		case <-look.C:
+			if err := e.read(ctx); err != nil {
+				return false, err
+			}
+			if !e.active() {
+				return true, nil
+			}
+		}
+	}
+}
+
+// destroy stops the guest and removes the domain with everything that goes with it; disks with data stay.
+func (e *execution) destroy(ctx context.Context) error {
+	if e.now == nil {
+		return nil
+	}
+	record := e.now.record
+	if err := e.stop(ctx); err != nil {
+		return err
+	}
+	e.progress("undefining " + e.name)
+	if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
+		return fmt.Errorf("undefining %s: %w", e.name, err)
+	}
+	if err := e.agent.records.remove(record); err != nil {
+		return err
+	}
+	return e.agent.volumes.remove(e.address)
+}

@@ -1,0 +1,140 @@
+// Package hypervisor says what the node agent needs of the thing that runs domains. It holds no implementation:
+// package libvirt drives a real libvirt (the one place with cgo), package fake keeps domains in memory, and package
+// conformance is the suite that both pass.
+package hypervisor
+
+import (
+	"context"
+	"errors"
+)
+
+// State is what a domain does, in libvirt's words.
+type State string
+
+// The states of a domain.
+const (
+	StateRunning     State = "running"
+	StatePaused      State = "paused"
+	StateShutdown    State = "in shutdown"
+	StateShutoff     State = "shut off"
+	StateCrashed     State = "crashed"
+	StatePMSuspended State = "pmsuspended"
+	// StateStarting is libvirt's "paused (starting up)": QEMU is there, its CPUs do not run yet. It is a state of
+	// its own so that a start in progress is not mistaken for a guest that somebody paused.
+	StateStarting State = "starting"
+)
+
+// Active reports whether a guest exists: QEMU runs, even if its CPUs do not. A crashed domain counts: libvirt shows
+// that state only while <on_crash>preserve</on_crash> keeps QEMU for a post-mortem, and it must be powered off before it
+// can start again. A domain whose QEMU died is StateShutoff with StopCrashed.
+func (s State) Active() bool { return s != StateShutoff }
+
+// StopReason says why a domain is off.
+type StopReason string
+
+// The reasons for a domain to be off. StopUnknown covers a domain that was never started and one whose stop
+// libvirt did not see, such as a reboot of the host. libvirtd keeps reasons in its memory only: when it restarts, every
+// domain that was off already becomes StopUnknown, whatever stopped it; and one that is stopped in the moment in which
+// libvirtd comes back may be StopCrashed although somebody powered it off, without an event.
+const (
+	StopUnknown   StopReason = ""
+	StopShutdown  StopReason = "shutdown"  // the guest powered itself off
+	StopDestroyed StopReason = "destroyed" // somebody pulled the plug
+	StopCrashed   StopReason = "crashed"   // QEMU or the guest died, also while libvirtd was away
+	StopFailed    StopReason = "failed"    // it could not start
+	StopSaved     StopReason = "saved"     // its memory was saved (virsh managedsave); the next start resumes it
+	StopMigrated  StopReason = "migrated"  // it runs on another host now
+)
+
+// Domain is one domain as the hypervisor has it.
+type Domain struct {
+	Name       string
+	UUID       string // canonical lower-case text form
+	State      State
+	StopReason StopReason
+	// Config is the XML of the persistent definition, the one that the next boot uses; empty for a transient domain.
+	// Secrets (graphics passwords) are not in it.
+	Config string
+	// Live is the XML of the running guest; empty when the domain is off.
+	Live string
+}
+
+// Power is a change of a domain's power.
+type Power string
+
+// The changes of power.
+const (
+	PowerOn       Power = "on"       // start it
+	PowerShutdown Power = "shutdown" // ask the guest to power off (ACPI); returns at once
+	PowerOff      Power = "off"      // pull the plug
+	PowerResume   Power = "resume"   // let the CPUs of a paused guest run again
+)
+
+// EventKind says what happened to a domain.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventDefined      EventKind = "defined"
+	EventUndefined    EventKind = "undefined"
+	EventStarted      EventKind = "started"
+	EventStopped      EventKind = "stopped"
+	EventChanged      EventKind = "changed"      // anything else about one domain: paused, resumed, device, metadata
+	EventConnected    EventKind = "connected"    // the connection is (again) there; Name is empty
+	EventDisconnected EventKind = "disconnected" // the connection is gone; nothing is known until EventConnected
+)
+
+// Event is a hint to look again; it carries no state, and any may be lost. Not every change makes one: libvirt says nothing
+// about `virsh setvcpus --config`, `setmem --config`, `attach-device --config` or `autostart`. Only a periodic look at
+// the domains finds those.
+type Event struct {
+	Kind EventKind
+	Name string
+	// Stop tells why, for EventStopped. libvirt's events do not tell a guest whose QEMU died from one that failed to
+	// start: both are StopCrashed here, and only Domain has the exact reason.
+	Stop StopReason
+}
+
+// Errors that callers decide on with errors.Is.
+var (
+	// ErrNotFound: there is no such domain.
+	ErrNotFound = errors.New("no such domain")
+	// ErrUnavailable: the hypervisor does not answer; nothing is known about any domain.
+	ErrUnavailable = errors.New("hypervisor unavailable")
+	// ErrInvalid: the hypervisor refuses the definition; trying again changes nothing.
+	ErrInvalid = errors.New("definition refused")
+	// ErrConflict: the name or UUID belongs to another domain.
+	ErrConflict = errors.New("another domain has this name or UUID")
+)
+
+// Hypervisor runs domains. All methods are safe for concurrent use, end when ctx does, and wrap the errors above. A
+// method that ended because of ctx may still take effect: whatever it had asked the hypervisor for goes on.
+type Hypervisor interface {
+	// Domains returns every domain, those of others included, ordered by name. A partial answer is an error.
+	Domains(ctx context.Context) ([]Domain, error)
+	// Domain returns one domain, or ErrNotFound.
+	Domain(ctx context.Context, name string) (Domain, error)
+	// Define makes or replaces the persistent definition, validated against libvirt's schema. A running guest is
+	// not touched. Defining another UUID, or none, under a name that exists is ErrConflict, and so is an existing UUID
+	// under another name.
+	Define(ctx context.Context, xml string) error
+	// SetPower changes the power of a domain. What is on already is not started twice, what is off is not stopped
+	// twice and what is not paused is not resumed: all succeed. To start a definition that this host cannot run is
+	// ErrInvalid. To resume what is off is an error.
+	SetPower(ctx context.Context, name string, power Power) error
+	// SetMetadata replaces gitvirt's metadata element (namespace URI, prefix and XML) in the persistent definition
+	// and, when the domain is active, in the running one. An empty xml removes it. Elements of xml that have no
+	// namespace get this one, with the prefix.
+	SetMetadata(ctx context.Context, name, prefix, uri, xml string) error
+	// Undefine removes the persistent definition with its NVRAM and managed save; an absent domain is no error.
+	// Disks are not touched. An active domain becomes transient.
+	Undefine(ctx context.Context, name string) error
+	// Addresses returns the IP addresses of a running guest that are known without waiting (DHCP leases, guest
+	// agent), without loopback and link-local ones, sorted.
+	Addresses(ctx context.Context, name string) ([]string, error)
+	// Events calls handle for each event until ctx ends; the first call is EventConnected when the hypervisor is
+	// there. It reconnects by itself and returns only when ctx has ended (or the implementation was closed). handle is
+	// called from one goroutine, in order, and may call the Hypervisor. A handle that is too slow to follow gets
+	// one more EventConnected in place of what it missed: look at everything again.
+	Events(ctx context.Context, handle func(Event))
+}

@@ -1,0 +1,99 @@
+package libvirt
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	lv "libvirt.org/go/libvirt"
+
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/conformance"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// connect returns the libvirt at uri for a test.
+func connect(t testing.TB, uri string, options ...Option) *Hypervisor {
+	t.Helper()
+	h := New(uri, options...)
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return h
+}
+
+// testDriver returns libvirt's driver that pretends, on a node without domains. Every connection to it is a node of its own.
+func testDriver(t testing.TB) *Hypervisor {
+	t.Helper()
+	node := filepath.Join(t.TempDir(), "node.xml")
+	if err := os.WriteFile(node, []byte("<node/>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return connect(t, "test://"+node)
+}
+
+// TestConformanceTestDriver runs on libvirt's test driver, which needs no QEMU. Its guests obey at once and never power off by
+// themselves.
+func TestConformanceTestDriver(t *testing.T) {
+	conformance.Run(t, func(t *testing.T) conformance.Harness {
+		h := testDriver(t)
+		guest := func(name, uuid string) string {
+			if uuid != "" {
+				uuid = "<uuid>" + uuid + "</uuid>"
+			}
+			return "<domain type='test'><name>" + name + "</name>" + uuid +
+				"<memory>16384</memory><os><type>hvm</type></os></domain>"
+		}
+		disturb := func(name string, how func(*lv.Domain) error) {
+			if err := withDomain(context.Background(), h, name, how); err != nil {
+				t.Errorf("disturb domain %q: %v", name, err)
+			}
+		}
+		return conformance.Harness{
+			Hypervisor: h,
+			Domain:     guest,
+			Obedient:   guest,
+			Crash: func(name string) {
+				disturb(name, func(dom *lv.Domain) error {
+					return dom.CoreDump(filepath.Join(t.TempDir(), "core"), lv.DUMP_CRASH)
+				})
+			},
+			Pause: func(name string) { disturb(name, (*lv.Domain).Suspend) },
+		}
+	})
+}
+
+// TestConformanceQEMU runs on a libvirtd of its own with QEMU.
+func TestConformanceQEMU(t *testing.T) {
+	conformance.Run(t, func(t *testing.T) conformance.Harness {
+		daemon := libvirttest.Start(t)
+		booting := func(guest libvirttest.Guest) func(name, uuid string) string {
+			kernel := guest.Kernel(t)
+			return func(name, uuid string) string { return libvirttest.DomainXML(name, uuid, kernel) }
+		}
+		return conformance.Harness{
+			Hypervisor: connect(t, daemon.URI),
+			Domain:     booting(libvirttest.GuestIdle),
+			Obedient:   booting(libvirttest.GuestObedient),
+			Stubborn:   booting(libvirttest.GuestIdle),
+			PowersOff:  booting(libvirttest.GuestPowersOff),
+			Crash:      daemon.CrashQEMU,
+			Pause:      func(name string) { daemon.Virsh("suspend", name) },
+			Down:       daemon.Kill,
+			Up:         daemon.Start,
+		}
+	})
+}
+
+// TestFixtureXML guards the guests against a typo that only shows when they are used.
+func TestFixtureXML(t *testing.T) {
+	if xml := libvirttest.DomainXML("a", "", ""); strings.Contains(xml, "kernel") || strings.Contains(xml, "uuid") {
+		t.Errorf("domain without kernel and UUID: %s", xml)
+	}
+}

@@ -1,0 +1,57 @@
+package nodeagent
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// machine is the VM that a step wants.
+type machine struct {
+	address schemas.Address
+	object  *kubevirtv1.VirtualMachine
+	wire    *api.VM
+}
+
+func readMachine(address schemas.Address, wire *api.VM) (*machine, error) {
+	m := &machine{address: address, object: &kubevirtv1.VirtualMachine{}, wire: wire}
+	if err := json.Unmarshal(wire.GetObject(), m.object); err != nil {
+		return nil, fmt.Errorf("%w: reading the VM of %s: %w", ErrInvalid, address, err)
+	}
+	if m.object.Spec.Template == nil || len(wire.GetRecord()) == 0 || wire.GetHash() == "" {
+		return nil, fmt.Errorf("%w: the VM of %s has no template, record or hash", ErrInvalid, address)
+	}
+	for _, volume := range m.spec().Volumes {
+		if problems := validation.IsDNS1123Label(volume.Name); len(problems) > 0 {
+			return nil, fmt.Errorf("%w: volume %q of %s: %s", ErrInvalid, volume.Name, address, problems[0])
+		}
+	}
+	return m, nil
+}
+
+// checkNames refuses names that could leave the state directory: the agent trusts no caller with its paths.
+func checkNames(address schemas.Address) error {
+	if problems := validation.IsDNS1123Label(address.Namespace); len(problems) > 0 {
+		return fmt.Errorf("%w: namespace %q: %s", ErrInvalid, address.Namespace, problems[0])
+	}
+	if problems := validation.IsDNS1123Subdomain(address.Name); len(problems) > 0 {
+		return fmt.Errorf("%w: name %q: %s", ErrInvalid, address.Name, problems[0])
+	}
+	return nil
+}
+
+func (m *machine) spec() *kubevirtv1.VirtualMachineInstanceSpec { return &m.object.Spec.Template.Spec }
+
+// record is what the domain will carry.
+func (m *machine) record(volumes []domainxml.Volume) *domainxml.Record {
+	return &domainxml.Record{
+		Address: m.address, Fleet: m.wire.GetFleet(), Revision: m.wire.GetRevision(), Source: m.wire.GetSource(),
+		Hash: m.wire.GetHash(), Spec: m.wire.GetRecord(), Volumes: volumes,
+	}
+}

@@ -1,0 +1,283 @@
+package nodeagent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// seen is one domain as it was read last, with what was concluded from it.
+type seen struct {
+	domain hypervisor.Domain
+	// record is nil for the domains of others; running is the record of the running guest.
+	record  *domainxml.Record
+	running *domainxml.Record
+	problem string
+	// message is what watchers get: a *api.Domain or a *api.Foreign.
+	message proto.Message
+}
+
+// observe concludes from a domain what watchers are told. before is what was seen last time and may be nil; what did
+// not change is taken over from it.
+func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
+	if before != nil && before.domain == domain {
+		return before
+	}
+	now := &seen{domain: domain}
+	definition := domain.Config
+	if definition == "" {
+		definition = domain.Live
+	}
+	record, err := domainxml.ParseRecord(definition)
+	switch {
+	case errors.Is(err, domainxml.ErrForeign):
+		now.message = foreignMessage(domain, definition)
+		return now
+	case err != nil:
+		return a.damaged(now, err)
+	}
+	now.record = record
+	if domain.Live != "" {
+		if now.running, err = domainxml.ParseRecord(domain.Live); err != nil {
+			now.running = record
+		}
+	}
+	message := &api.Domain{
+		Address: record.Address.String(), Name: domain.Name, Uuid: domain.UUID, Fleet: record.Fleet,
+		Revision: record.Revision, Source: record.Source, State: stateName(domain.State), Stop: stopReason(domain, record),
+		Ran: record.Ran, Transient: domain.Config == "", Hash: record.Hash, Record: record.Spec,
+		Fingerprint: fingerprint(now),
+	}
+	if now.running != nil {
+		message.RunningHash = now.running.Hash
+		if now.running.Hash != record.Hash {
+			message.RunningRecord = now.running.Spec
+		}
+	}
+	if before != nil && domain.State.Active() {
+		if old, ok := before.message.(*api.Domain); ok {
+			message.Addresses = old.GetAddresses()
+		}
+	}
+	for _, volume := range record.Volumes {
+		if volume.Name == domainxml.KernelBootVolume {
+			continue
+		}
+		message.Disks = append(message.Disks, &api.Disk{
+			Volume: volume.Name, Kind: volume.Kind, Path: volume.Path, CapacityBytes: volume.Capacity, Keep: keeps(volume.Kind),
+		})
+	}
+	if domain.Config != "" {
+		if before != nil && before.record != nil && before.domain.Config == domain.Config {
+			if old, ok := before.message.(*api.Domain); ok {
+				message.Drift = old.GetDrift()
+			}
+		} else if message.Drift, err = a.drift(record, domain.Config); err != nil {
+			now.problem = err.Error()
+			message.Problem = now.problem
+		}
+	}
+	now.message = message
+	return now
+}
+
+// damaged reports a domain that carries gitvirt's mark but cannot be understood: it is told by its name, and nobody
+// touches it.
+func (a *Agent) damaged(now *seen, err error) *seen {
+	now.problem = err.Error()
+	namespace, name, ok := strings.Cut(now.domain.Name, "_")
+	if !ok {
+		namespace, name = schemas.DefaultNamespace, now.domain.Name
+	}
+	address := schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: namespace, Name: name}
+	now.message = &api.Domain{
+		Address: address.String(), Name: now.domain.Name, Uuid: now.domain.UUID, State: stateName(now.domain.State),
+		Problem: now.problem, Fingerprint: fingerprint(now),
+	}
+	return now
+}
+
+// drift compares the persistent definition with what its own record renders to.
+func (a *Agent) drift(record *domainxml.Record, config string) ([]*api.Change, error) {
+	object, _, err := schemas.ParseRecord(record.Spec, true)
+	if err != nil {
+		return nil, fmt.Errorf("reading the record: %w", err)
+	}
+	domain, err := domainxml.Render(record.Address, &object.Spec.Template.Spec, a.host(record.Address), record.Volumes)
+	if err != nil {
+		return nil, err
+	}
+	rendered, err := domainxml.Marshal(domain, nil)
+	if err != nil {
+		return nil, err
+	}
+	differences, err := domainxml.Compare(rendered, config)
+	if err != nil {
+		return nil, err
+	}
+	var changes []*api.Change
+	for _, difference := range differences {
+		changes = append(changes, &api.Change{
+			Path: difference.Path, Before: jsonValue(difference.Want), After: jsonValue(difference.Have),
+		})
+	}
+	return changes, nil
+}
+
+// jsonValue encodes a fact; the empty one means that it is not there.
+func jsonValue(fact string) []byte {
+	if fact == "" {
+		return nil
+	}
+	encoded, err := json.Marshal(fact)
+	if err != nil {
+		return nil // a string always has a JSON form
+	}
+	return encoded
+}
+
+// missing tells of a domain that was applied here and is gone without gitvirt having removed it.
+func missing(record *domainxml.Record) *seen {
+	now := &seen{record: record}
+	message := &api.Domain{
+		Address: record.Address.String(), Name: domainxml.DomainName(record.Address), Fleet: record.Fleet,
+		Revision: record.Revision, Source: record.Source, State: stateMissing, Hash: record.Hash, Record: record.Spec,
+		Fingerprint: "missing " + record.Hash,
+	}
+	for _, volume := range record.Volumes {
+		if keeps(volume.Kind) {
+			message.Disks = append(message.Disks, &api.Disk{
+				Volume: volume.Name, Kind: volume.Kind, Path: volume.Path, CapacityBytes: volume.Capacity, Keep: true,
+			})
+		}
+	}
+	now.message = message
+	return now
+}
+
+// fingerprint changes with everything that a plan depends on: the definition, what was applied, the power state, and
+// what the running guest was started with. Of the record only what gitvirt applied counts, not what it noted since.
+func fingerprint(now *seen) string {
+	h := sha256.New()
+	running, applied := "", ""
+	if now.running != nil {
+		running = now.running.Hash
+	}
+	if now.record != nil {
+		applied = now.record.Hash + now.record.Fleet
+	}
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00", now.domain.UUID, stateName(now.domain.State), running, applied)
+	before, metadata, _ := strings.Cut(now.domain.Config, "<metadata>")
+	_, after, _ := strings.Cut(metadata, "</metadata>")
+	fmt.Fprintf(h, "%s\x00%s", before, after)
+	return hex.EncodeToString(h.Sum(nil))[:32]
+}
+
+func foreignMessage(domain hypervisor.Domain, definition string) *api.Foreign {
+	return &api.Foreign{Name: domain.Name, Uuid: domain.UUID, Macs: domainxml.MACs(definition)}
+}
+
+// The states of a domain in the API's words, package plan's.
+const (
+	stateRunning = "running"
+	statePaused  = "paused"
+	stateStopped = "stopped"
+	stateMissing = "missing"
+)
+
+func stateName(state hypervisor.State) string {
+	switch state {
+	case hypervisor.StateRunning, hypervisor.StateShutdown:
+		return stateRunning
+	case hypervisor.StatePaused, hypervisor.StatePMSuspended:
+		return statePaused
+	case hypervisor.StateShutoff, hypervisor.StateCrashed:
+	}
+	return stateStopped
+}
+
+// stopReason prefers what libvirt knows now; after its daemon restarted, what the record kept.
+func stopReason(domain hypervisor.Domain, record *domainxml.Record) string {
+	switch {
+	case domain.State.Active():
+		return ""
+	case domain.StopReason != hypervisor.StopUnknown:
+		return string(domain.StopReason)
+	}
+	return record.Stop
+}
+
+// keeps reports whether the data of a kind of volume outlives the VM.
+func keeps(kind string) bool { return kind == "emptyDisk" || kind == "hostDisk" }
+
+// refresh reads one domain and tells watchers what changed. The caller holds the VM's lock or does not mind a race:
+// the next refresh puts it right.
+func (a *Agent) refresh(ctx context.Context, name string) (*seen, error) {
+	domain, err := a.hypervisor.Domain(ctx, name)
+	switch {
+	case errors.Is(err, hypervisor.ErrNotFound):
+		return a.view.put(name, a.absent(name)), nil
+	case err != nil:
+		return nil, fmt.Errorf("reading domain %s: %w", name, err)
+	}
+	return a.view.put(name, a.observe(domain, a.view.get(name))), nil
+}
+
+// absent returns what to tell of a domain that does not exist: nothing, or that it is missing.
+func (a *Agent) absent(name string) *seen {
+	if record := a.records.get(name); record != nil {
+		return missing(record)
+	}
+	return nil
+}
+
+// refreshAll reads every domain. On an error nothing is concluded.
+func (a *Agent) refreshAll(ctx context.Context) error {
+	domains, err := a.hypervisor.Domains(ctx)
+	if err != nil {
+		return fmt.Errorf("listing domains: %w", err)
+	}
+	all := make(map[string]*seen, len(domains))
+	for _, domain := range domains {
+		all[domain.Name] = a.observe(domain, a.view.get(domain.Name))
+	}
+	for _, name := range a.records.names() {
+		if _, ok := all[name]; !ok {
+			all[name] = a.absent(name)
+		}
+	}
+	a.view.replace(all)
+	return nil
+}
+
+// refreshAddresses asks for the IP addresses of the running guests; they come without an event.
+func (a *Agent) refreshAddresses(ctx context.Context, name string, now *seen) {
+	old, ok := now.message.(*api.Domain)
+	if !ok || !now.domain.State.Active() {
+		return
+	}
+	addresses, err := a.hypervisor.Addresses(ctx, name)
+	if err != nil || slices.Equal(addresses, old.GetAddresses()) {
+		return // what is not known now is asked again at the next resync
+	}
+	message, ok := proto.Clone(old).(*api.Domain)
+	if !ok {
+		return
+	}
+	message.Addresses = addresses
+	fresh := *now
+	fresh.message = message
+	a.view.swap(name, now, &fresh)
+}

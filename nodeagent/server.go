@@ -1,0 +1,149 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/disks"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+)
+
+// stepLimit is how long one step may take beside the guest's grace period: pulling a large image is the slow part.
+const stepLimit = 30 * time.Minute
+
+// Server is the agent's gRPC service.
+type Server struct {
+	api.UnimplementedAgentServer
+	agent *Agent
+	// life ends steps that are on their way when the agent stops; a caller that goes away does not.
+	life context.Context //nolint:containedctx // the lifetime of the process, not of a call
+}
+
+// NewServer returns the service of an agent. Steps run until they are done or life ends, even when their caller goes
+// away, so that nothing is left half done because a controller restarted.
+func NewServer(life context.Context, agent *Agent) *Server {
+	return &Server{agent: agent, life: life}
+}
+
+// GetNode describes the host.
+func (s *Server) GetNode(ctx context.Context, _ *api.GetNodeRequest) (*api.Node, error) {
+	node := &api.Node{Name: s.agent.config.Node, StateDir: s.agent.config.StateDir, DomainType: s.agent.config.DomainType}
+	if s.agent.config.Describe != nil {
+		s.agent.config.Describe(ctx, node)
+	}
+	return node, nil
+}
+
+// Watch sends what lives on the host and every change of it.
+func (s *Server) Watch(_ *api.WatchRequest, stream api.Agent_WatchServer) error {
+	w := s.agent.view.subscribe()
+	defer s.agent.view.unsubscribe(w)
+	for {
+		select {
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-s.life.Done():
+			return status.Error(codes.Unavailable, "the agent stops")
+		case <-w.wake:
+		}
+		if err := s.send(stream, s.agent.view.take(w)); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Server) send(stream api.Agent_WatchServer, next update) error {
+	if next.unknown != "" {
+		return stream.Send(&api.WatchEvent{Event: &api.WatchEvent_Unknown{Unknown: next.unknown}})
+	}
+	for _, name := range next.names {
+		event := &api.WatchEvent{Event: &api.WatchEvent_Gone{Gone: name}}
+		if now := next.domains[name]; now != nil {
+			switch message := now.message.(type) {
+			case *api.Domain:
+				event.Event = &api.WatchEvent_Domain{Domain: message}
+			case *api.Foreign:
+				event.Event = &api.WatchEvent_Foreign{Foreign: message}
+			}
+		}
+		if err := stream.Send(event); err != nil {
+			return err
+		}
+	}
+	return stream.Send(&api.WatchEvent{Event: &api.WatchEvent_Synced{Synced: &api.Synced{
+		Node: s.agent.config.Node, Complete: next.complete,
+	}}})
+}
+
+// Execute carries out one step and reports its progress.
+func (s *Server) Execute(request *api.ExecuteRequest, stream api.Agent_ExecuteServer) error {
+	limit := stepLimit + time.Duration(request.GetGraceSeconds())*time.Second
+	ctx, cancel := context.WithTimeoutCause(s.life, limit, fmt.Errorf("the step took longer than %s", limit))
+	defer cancel()
+	progress := make(chan string, 16)
+	type outcome struct {
+		fingerprint string
+		err         error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		fingerprint, err := s.agent.Execute(ctx, request, func(text string) {
+			select {
+			case progress <- text:
+			default: // nobody is waiting for every word
+			}
+		})
+		done <- outcome{fingerprint, err}
+	}()
+	for {
+		select {
+		case text := <-progress:
+			_ = stream.Send(&api.ExecuteEvent{Progress: text}) // a caller that went away does not stop the step
+		case result := <-done:
+			if result.err != nil {
+				return statusOf(result.err)
+			}
+			return stream.Send(&api.ExecuteEvent{Done: true, Fingerprint: result.fingerprint})
+		}
+	}
+}
+
+// statusOf turns an error into the code that tells the caller what to do about it.
+func statusOf(err error) error {
+	code := codes.Unavailable
+	switch {
+	case errors.Is(err, ErrStale):
+		code = codes.Aborted
+	case errors.Is(err, ErrInvalid), errors.Is(err, hypervisor.ErrInvalid), errors.Is(err, hypervisor.ErrConflict):
+		code = codes.InvalidArgument
+	case errors.Is(err, disks.ErrNoSpace):
+		code = codes.ResourceExhausted
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		code = codes.Canceled
+	}
+	return status.Error(code, err.Error())
+}
+
+// ListDisks lists every disk that holds data.
+func (s *Server) ListDisks(ctx context.Context, _ *api.ListDisksRequest) (*api.ListDisksResponse, error) {
+	found, err := s.agent.Disks(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &api.ListDisksResponse{Disks: found}, nil
+}
+
+// DeleteDisks deletes exactly the named disks.
+func (s *Server) DeleteDisks(ctx context.Context, request *api.DeleteDisksRequest) (*api.DeleteDisksResponse, error) {
+	deleted, err := s.agent.DeleteDisks(ctx, request.GetIds())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &api.DeleteDisksResponse{Deleted: deleted}, nil
+}

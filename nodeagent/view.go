@@ -1,0 +1,178 @@
+package nodeagent
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// view is what the agent knows of its host, and who wants to be told.
+type view struct {
+	mu sync.Mutex
+	// unknown says why nothing is known; empty when domains is complete.
+	unknown  string
+	domains  map[string]*seen
+	watchers map[*watcher]struct{}
+}
+
+// watcher is told which domains to look at again. It keeps names, not messages, so a slow one costs little.
+type watcher struct {
+	wake chan struct{}
+	// all asks for everything anew.
+	all   bool
+	dirty map[string]bool
+}
+
+func newView(unknown string) *view {
+	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}}
+}
+
+func (v *view) get(name string) *seen {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.domains[name]
+}
+
+// put replaces what is known of one domain; nil means it is gone.
+func (v *view) put(name string, now *seen) *seen {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := v.domains[name]
+	if now == nil {
+		delete(v.domains, name)
+	} else {
+		v.domains[name] = now
+	}
+	if changed(before, now) {
+		v.tell(name)
+	}
+	return now
+}
+
+// swap replaces what is known of one domain, unless somebody else has done so meanwhile.
+func (v *view) swap(name string, before, now *seen) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.domains[name] == before {
+		v.domains[name] = now
+		v.tell(name)
+	}
+}
+
+// replace installs a complete picture.
+func (v *view) replace(all map[string]*seen) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := v.domains
+	v.domains = all
+	if v.unknown != "" {
+		v.unknown = ""
+		for w := range v.watchers {
+			w.all = true
+			w.nudge()
+		}
+		return
+	}
+	for name, now := range all {
+		if changed(before[name], now) {
+			v.tell(name)
+		}
+	}
+	for name := range before {
+		if _, ok := all[name]; !ok {
+			v.tell(name)
+		}
+	}
+}
+
+// lose says that the host cannot be read.
+func (v *view) lose(why string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.unknown == why {
+		return
+	}
+	v.unknown = why
+	for w := range v.watchers {
+		w.all = true
+		w.nudge()
+	}
+}
+
+func changed(before, now *seen) bool {
+	if before == now {
+		return false
+	}
+	if before == nil || now == nil {
+		return true
+	}
+	return !proto.Equal(before.message, now.message)
+}
+
+func (v *view) tell(name string) {
+	for w := range v.watchers {
+		w.dirty[name] = true
+		w.nudge()
+	}
+}
+
+func (w *watcher) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (v *view) subscribe() *watcher {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := &watcher{wake: make(chan struct{}, 1), all: true, dirty: map[string]bool{}}
+	w.nudge()
+	v.watchers[w] = struct{}{}
+	return w
+}
+
+func (v *view) unsubscribe(w *watcher) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.watchers, w)
+}
+
+// update is what a watcher has to be told next.
+type update struct {
+	unknown  string
+	complete bool
+	domains  map[string]*seen // nil for the ones that are gone
+	names    []string         // in order
+}
+
+// take returns what has changed for a watcher since it asked last.
+func (v *view) take(w *watcher) update {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.unknown != "" {
+		return update{unknown: v.unknown}
+	}
+	out := update{domains: map[string]*seen{}}
+	if w.all {
+		out.complete = true
+		maps.Copy(out.domains, v.domains)
+	} else {
+		for name := range w.dirty {
+			out.domains[name] = v.domains[name]
+		}
+	}
+	w.all = false
+	clear(w.dirty)
+	out.names = slices.Sorted(maps.Keys(out.domains))
+	return out
+}
+
+// blind reports whether nothing is known of the host.
+func (v *view) blind() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.unknown != ""
+}

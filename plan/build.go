@@ -1,0 +1,295 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// Options say what a plan is for.
+type Options struct {
+	// Revision is the commit of the wanted state, Base the one that is compared with, when there is one.
+	Revision string
+	Base     string
+}
+
+// Build compares what git wants with what lives. It never fails on what it finds: whatever it cannot decide safely
+// becomes a step that is blocked or an object that is held, with the reason.
+func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error) {
+	p := &Plan{
+		FormatVersion: FormatVersion,
+		Revision:      options.Revision,
+		Base:          options.Base,
+		Fleet:         want.Fleet.Name,
+		Diagnostics:   want.Diagnostics,
+		Steps:         []Step{},
+	}
+	for _, broken := range want.Broken {
+		p.Held = append(p.Held, Held{Address: broken.Address, Reason: "its manifest has errors: " + broken.Position.Short()})
+	}
+	if have.Unknown != "" {
+		p.Unknown = have.Unknown
+		p.UnknownCount = len(want.VMs)
+		p.summarize()
+		return p, p.identify()
+	}
+	b := builder{plan: p, want: want, foreign: newForeignIndex(have.Foreign)}
+	if err := b.merge(want, have.Domains); err != nil {
+		return nil, err
+	}
+	p.summarize()
+	return p, p.identify()
+}
+
+type builder struct {
+	plan    *Plan
+	want    *schemas.Desired
+	foreign foreignIndex
+}
+
+// merge walks both sides, each ordered by address, once.
+func (b *builder) merge(want *schemas.Desired, domains []*Domain) error {
+	vms := want.VMs
+	broken := make(map[schemas.Address]bool, len(want.Broken))
+	for _, object := range want.Broken {
+		broken[object.Address] = true
+	}
+	for len(vms) > 0 || len(domains) > 0 {
+		order := 0
+		switch {
+		case len(domains) == 0:
+			order = -1
+		case len(vms) == 0:
+			order = 1
+		default:
+			order = vms[0].Address.Compare(domains[0].Address)
+		}
+		switch {
+		case order < 0:
+			b.create(vms[0], ReasonNew, nil)
+			vms = vms[1:]
+		case order > 0:
+			if !broken[domains[0].Address] {
+				b.destroy(domains[0])
+			}
+			domains = domains[1:]
+		default:
+			if err := b.update(vms[0], domains[0]); err != nil {
+				return err
+			}
+			vms, domains = vms[1:], domains[1:]
+		}
+	}
+	return nil
+}
+
+func (b *builder) add(step Step) { b.plan.Steps = append(b.plan.Steps, step) }
+
+// wantsPower returns what a VM's run strategy makes of a domain's state: on, off or as it is.
+func wantsPower(vm *schemas.VM, have *Domain) PowerChange {
+	running := have.State == StateRunning || have.State == StatePaused
+	switch vm.RunStrategy {
+	case kubevirtv1.RunStrategyAlways:
+		if !running {
+			return PowerOn
+		}
+	case kubevirtv1.RunStrategyRerunOnFailure:
+		if !running && (!have.Ran || have.Stop != StopShutdown) {
+			return PowerOn
+		}
+	case kubevirtv1.RunStrategyOnce:
+		if !running && !have.Ran {
+			return PowerOn
+		}
+	case kubevirtv1.RunStrategyHalted:
+		if running {
+			return PowerOff
+		}
+	}
+	return PowerKeep
+}
+
+// startsNew reports whether a VM that does not exist yet is started when it is made.
+func startsNew(vm *schemas.VM) bool {
+	return wantsPower(vm, &Domain{State: StateStopped}) == PowerOn
+}
+
+func (b *builder) step(vm *schemas.VM, action Action, reason Reason) Step {
+	return Step{
+		Address:      vm.Address,
+		Action:       action,
+		Reason:       reason,
+		Domain:       domainxml.DomainName(vm.Address),
+		Source:       vm.Position.Short(),
+		GraceSeconds: domainxml.GraceSeconds(vm.Spec()),
+		VM:           vm,
+	}
+}
+
+// create plans a domain that is not there. missing is the trace of one that was applied and vanished.
+func (b *builder) create(vm *schemas.VM, reason Reason, missing *Domain) {
+	step := b.step(vm, ActionCreate, reason)
+	step.Consequence = ConsequenceNone
+	step.Define = true
+	step.Summary = "will be created"
+	if startsNew(vm) {
+		step.Power = PowerOn
+		step.Summary = "will be created and started"
+	}
+	if missing != nil {
+		step.Summary = "was undefined outside gitvirt and " + step.Summary
+		step.Drift = []Change{{Path: "domain", Before: "defined", After: "missing", Consequence: ConsequenceNone}}
+		step.Precondition = missing.Fingerprint
+	}
+	step.Blocked = b.foreign.clash(vm)
+	b.block(&step)
+	b.add(step)
+}
+
+// block applies the Fleet's drift policy to a step that only undoes drift.
+func (b *builder) block(step *Step) {
+	if step.Blocked == "" && step.Reason == ReasonDrift && b.want.Fleet.Spec.Drift == schemas.DriftReport {
+		step.Blocked = "drift is only reported (the Fleet's spec.drift is \"report\")"
+	}
+}
+
+// destroy plans the end of a domain that git no longer has.
+func (b *builder) destroy(have *Domain) {
+	if have.Fleet != b.plan.Fleet {
+		return // another fleet's domain on the same host
+	}
+	step := Step{
+		Address:      have.Address,
+		Action:       ActionDestroy,
+		Reason:       ReasonRemoved,
+		Consequence:  ConsequenceDestroy,
+		Domain:       have.Name,
+		Precondition: have.Fingerprint,
+		Summary:      "will be destroyed: " + orUnknown(have.Source) + " no longer has it",
+	}
+	if have.Hash != "" {
+		if object, _, err := schemas.ParseRecord(have.Record, true); err == nil {
+			step.GraceSeconds = domainxml.GraceSeconds(&object.Spec.Template.Spec)
+		}
+	}
+	for _, disk := range have.Disks {
+		switch {
+		case disk.Keep:
+			step.Keeps = append(step.Keeps, describeDisk(disk))
+		case disk.Kind == "containerDisk":
+			step.DataAtRisk = append(step.DataAtRisk, describeDisk(disk)+": what the guest wrote to it is discarded")
+		}
+	}
+	switch {
+	case have.State == StateMissing:
+		step.Summary = "is gone from the host and from git; its leftovers will be cleared"
+		step.Consequence = ConsequenceNone
+	case have.Problem != "":
+		step.Blocked = "its record cannot be understood: " + have.Problem
+	}
+	if step.Blocked == "" {
+		step.Blocked = b.withheld()
+	}
+	b.add(step)
+}
+
+// withheld says why nothing may be destroyed at this revision, or "".
+func (b *builder) withheld() string {
+	switch {
+	case len(b.want.Opaque) > 0:
+		return "nothing is destroyed while a file cannot be read: " + strings.Join(b.want.Opaque, ", ")
+	case len(b.want.VMs) == 0 && len(b.want.Broken) == 0 && !b.want.HasFleet:
+		return "the revision holds no VM at all and no Fleet (gitvirt.yaml) that says it is meant so"
+	}
+	return ""
+}
+
+// update plans what an existing domain needs.
+func (b *builder) update(vm *schemas.VM, have *Domain) error {
+	switch {
+	case have.Problem != "":
+		b.hold(vm.Address, "its domain's record cannot be understood: "+have.Problem)
+		return nil
+	case have.Fleet != b.plan.Fleet && have.Fleet != schemas.DefaultFleet().Name:
+		b.hold(vm.Address, fmt.Sprintf("domain %s belongs to the fleet %q, not to %q; remove it there first", have.Name, have.Fleet, b.plan.Fleet))
+		return nil
+	case have.State == StateMissing:
+		b.create(vm, ReasonDrift, have)
+		return nil
+	}
+	power := wantsPower(vm, have)
+	inactive := have.RunningHash == ""
+	if vm.Hash == have.Hash && (inactive || vm.Hash == have.RunningHash) && power == PowerKeep &&
+		len(have.Drift) == 0 && !have.Transient && have.Fleet == b.plan.Fleet {
+		b.plan.Unchanged++
+		return nil
+	}
+	step, err := b.difference(vm, have)
+	if err != nil {
+		return err
+	}
+	step.decide(power, have)
+	if step.Action == "" {
+		b.plan.Unchanged++
+		return nil
+	}
+	b.block(&step)
+	b.add(step)
+	return nil
+}
+
+func (b *builder) hold(address schemas.Address, reason string) {
+	b.plan.Held = append(b.plan.Held, Held{Address: address, Reason: reason})
+}
+
+// difference fills a step with the changes of an existing domain, without deciding what is done.
+func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
+	step := b.step(vm, "", "")
+	step.Precondition = have.Fingerprint
+	step.Drift = have.Drift
+	if have.Transient {
+		step.Drift = append(step.Drift, Change{Path: "domain", Before: "persistent", After: "transient", Consequence: ConsequenceNone})
+	}
+	if have.Fleet != b.plan.Fleet {
+		// A repository that got its Fleet later takes over what it applied before.
+		step.Reason, step.Define, step.Consequence = ReasonChanged, true, ConsequenceNone
+		step.Changes = []Change{{Path: "fleet", Before: have.Fleet, After: b.plan.Fleet, Consequence: ConsequenceNone}}
+	}
+	if vm.Hash != have.Hash {
+		changes, err := diffRecords(have.Record, vm.Record)
+		if err != nil {
+			return step, fmt.Errorf("comparing %s: %w", vm.Address, err)
+		}
+		step.Reason, step.Changes, step.Define = ReasonChanged, changes, true
+	}
+	if have.RunningHash != "" && have.RunningHash != vm.Hash {
+		changes, err := diffRecords(have.RunningRecord, vm.Record)
+		if err != nil {
+			return step, fmt.Errorf("comparing %s with its running guest: %w", vm.Address, err)
+		}
+		if step.Reason == "" {
+			step.Reason = ReasonPendingRestart
+		}
+		// Written again although it is written already: the record then says that gitvirt is about to stop the guest.
+		step.Define = true
+		step.Changes = changes
+	}
+	for _, change := range step.Changes {
+		step.Consequence = step.Consequence.Worse(change.Consequence)
+	}
+	if shrunk := shrunkDisk(step.Changes); shrunk != "" {
+		step.Blocked = shrunk
+	}
+	return step, nil
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "the repository"
+	}
+	return s
+}

@@ -1,0 +1,161 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
+)
+
+// decide turns what differs and the wanted power into an action. A step that stays without an action has nothing to
+// do.
+func (s *Step) decide(power PowerChange, have *Domain) {
+	active := have.State == StateRunning || have.State == StatePaused
+	changed := s.Reason != ""
+	switch {
+	case !changed && len(s.Drift) > 0:
+		s.Reason, s.Define = ReasonDrift, true
+	case !changed && power == PowerKeep:
+		return
+	}
+	switch {
+	case changed && s.Consequence == ConsequenceReplace:
+		s.replace(power, active)
+	case power == PowerOff:
+		s.Action, s.Power, s.Consequence = ActionStop, PowerOff, ConsequenceStop
+		s.Summary = "will be shut down (runStrategy is Halted)"
+		s.reasonPower()
+		s.risk()
+	case changed && active && s.Consequence == ConsequenceRestart:
+		s.restart()
+	case s.Define:
+		s.redefine(power, active)
+	default:
+		s.start(have)
+	}
+}
+
+func (s *Step) reasonPower() {
+	if s.Reason == "" {
+		s.Reason = ReasonPower
+	}
+}
+
+// replace makes the domain anew, because libvirt cannot change what is different in place.
+func (s *Step) replace(power PowerChange, active bool) {
+	s.Action = ActionReplace
+	s.Summary = "must be replaced" + s.because(ConsequenceReplace) + "; its disks are kept"
+	s.Power = power
+	if active && power != PowerOff {
+		s.Power = PowerCycle
+	}
+	if active {
+		s.risk()
+	}
+}
+
+// restart power-cycles a running guest, unless its run strategy leaves the power to people.
+func (s *Step) restart() {
+	because := s.because(ConsequenceRestart)
+	if s.VM.RunStrategy == kubevirtv1.RunStrategyManual {
+		s.Action, s.Consequence = ActionUpdate, ConsequenceNextBoot
+		s.Summary = "will be changed in its configuration" + because + "; the guest gets it when it is next started"
+		if s.Reason == ReasonPendingRestart {
+			s.Blocked = "the guest runs its old configuration until it is restarted by hand (runStrategy is Manual)"
+		}
+		return
+	}
+	s.Action, s.Power = ActionRestart, PowerCycle
+	s.Summary = "must be restarted" + because
+	if s.Reason == ReasonPendingRestart {
+		s.Summary = "must be restarted to run what is configured already" + because
+	}
+	s.risk()
+}
+
+// redefine writes the configuration and, where wanted, starts the guest.
+func (s *Step) redefine(power PowerChange, active bool) {
+	s.Action, s.Power = ActionUpdate, power
+	switch {
+	case s.Reason == ReasonDrift:
+		s.Summary = "was changed outside gitvirt; its configuration will be corrected"
+	case s.Consequence == ConsequenceNone:
+		s.Summary = "will be updated in place"
+	case active:
+		s.Summary = "will be changed live"
+	case power == PowerOn:
+		s.Consequence = ConsequenceNone
+		s.Summary = "will be changed"
+	default:
+		s.Consequence = ConsequenceNextBoot
+		s.Summary = "will be changed; it is off"
+	}
+	if s.Consequence == "" {
+		s.Consequence = ConsequenceNone
+	}
+	if power == PowerOn {
+		s.Summary += " and started"
+	}
+}
+
+// start powers a domain on, and says why it was off.
+func (s *Step) start(have *Domain) {
+	s.Action, s.Power, s.Consequence = ActionStart, PowerOn, ConsequenceNone
+	strategy := string(s.VM.RunStrategy)
+	switch {
+	case have.Ran && have.Stop == StopDestroyed:
+		s.Reason = ReasonDrift
+		s.Drift = append(s.Drift, Change{Path: "power", Before: "running", After: "stopped by force", Consequence: ConsequenceNone})
+		s.Summary = "was stopped outside gitvirt; it will be started (runStrategy is " + strategy + ")"
+	case have.Ran && (have.Stop == StopCrashed || have.Stop == StopFailed):
+		s.Summary = "crashed; it will be started again (runStrategy is " + strategy + ")"
+	case have.Ran && have.Stop == StopShutdown:
+		s.Summary = "was shut down by its guest; it will be started again (runStrategy is " + strategy + ")"
+	default:
+		s.Summary = "will be started (runStrategy is " + strategy + ")"
+	}
+	s.reasonPower()
+}
+
+// because names the fields that are to blame for a consequence.
+func (s *Step) because(consequence Consequence) string {
+	var fields []string
+	for _, change := range s.Changes {
+		if change.Consequence != consequence {
+			continue
+		}
+		name := shortPath(change.Path)
+		if change.Sensitive {
+			fields = append(fields, name)
+			continue
+		}
+		fields = append(fields, fmt.Sprintf("%s: %s -> %s", name, brief(change.Before), brief(change.After)))
+	}
+	switch {
+	case len(fields) == 0:
+		return ""
+	case len(fields) > 3:
+		fields = append(fields[:3], fmt.Sprintf("%d more", len(fields)-3))
+	}
+	return " (" + strings.Join(fields, ", ") + ")"
+}
+
+// risk lists the disks whose content does not survive the stop of the guest: container disks are ephemeral, as in
+// KubeVirt.
+func (s *Step) risk() {
+	for _, volume := range s.VM.Spec().Volumes {
+		if volume.ContainerDisk != nil {
+			s.DataAtRisk = append(s.DataAtRisk,
+				fmt.Sprintf("disk %s (containerDisk): what the guest wrote to it is discarded", volume.Name))
+		}
+	}
+}
+
+// describeDisk names a disk for people.
+func describeDisk(disk Disk) string {
+	text := fmt.Sprintf("disk %s (%s)", disk.Volume, disk.Kind)
+	if disk.Path != "" && disk.Keep {
+		text += " at " + disk.Path
+	}
+	return text
+}

@@ -1,0 +1,40 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// describe says in a few lines what a new VM is made of.
+func describe(vm *schemas.VM) []string {
+	spec := vm.Spec()
+	vcpus, memory := domainxml.Size(spec)
+	lines := []string{fmt.Sprintf("%d vCPU%s, %d MiB memory", vcpus, plural(int(vcpus)), memory>>20)}
+	for _, volume := range spec.Volumes {
+		kind, keep := domainxml.VolumeKind(volume)
+		line := fmt.Sprintf("disk %s: %s", volume.Name, kind)
+		switch {
+		case volume.ContainerDisk != nil:
+			line += " " + volume.ContainerDisk.Image
+		case volume.EmptyDisk != nil:
+			line += " " + volume.EmptyDisk.Capacity.String()
+		case volume.HostDisk != nil:
+			line += " " + volume.HostDisk.Path
+		}
+		if keep {
+			line += ", outlives the VM"
+		}
+		lines = append(lines, line)
+	}
+	var networks []string
+	for _, in := range spec.Domain.Devices.Interfaces {
+		networks = append(networks, in.Name)
+	}
+	if len(networks) > 0 {
+		lines = append(lines, "network "+strings.Join(networks, ", "))
+	}
+	return lines
+}

@@ -1,0 +1,245 @@
+// Package plan compares what git wants with what runs and says what has to happen, why, and what the guest notices.
+// A Plan is plain data: it can be saved, sent, compared and carried out later. The package is pure: it reads no
+// file, no network and no clock, so the same input always gives the same plan. Carrying a plan out is package
+// apply's work.
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// FormatVersion is the version of the JSON form. The minor part grows when fields are added, the major part when
+// fields change or go.
+const FormatVersion = "1.0"
+
+// Action is what happens to one object.
+type Action string
+
+// The closed set of actions.
+const (
+	ActionCreate  Action = "create"
+	ActionUpdate  Action = "update"
+	ActionStart   Action = "start"
+	ActionStop    Action = "stop"
+	ActionRestart Action = "restart"
+	ActionReplace Action = "replace"
+	ActionDestroy Action = "destroy"
+)
+
+// Reason is why a step is there.
+type Reason string
+
+// The closed set of reasons.
+const (
+	ReasonNew            Reason = "new"             // in git, not on the host
+	ReasonChanged        Reason = "changed"         // git differs from what was applied
+	ReasonRemoved        Reason = "removed"         // applied once, no longer in git
+	ReasonDrift          Reason = "drift"           // what lives differs from what was applied
+	ReasonPower          Reason = "power"           // runStrategy wants another power state
+	ReasonPendingRestart Reason = "pending-restart" // configured already, the guest still runs the old configuration
+)
+
+// Consequence is what the guest notices, ordered from nothing to everything.
+type Consequence string
+
+// The closed set of consequences.
+const (
+	ConsequenceNone     Consequence = "none"      // the guest cannot notice
+	ConsequenceLive     Consequence = "live"      // arrives without interruption
+	ConsequenceNextBoot Consequence = "next-boot" // stays in the configuration until somebody boots the guest
+	ConsequenceStop     Consequence = "stop"      // the guest is shut down and stays off
+	ConsequenceRestart  Consequence = "restart"   // power cycle
+	ConsequenceReplace  Consequence = "replace"   // the domain is made anew, its disks are kept
+	ConsequenceDestroy  Consequence = "destroy"   // the domain goes
+)
+
+var severity = map[Consequence]int{
+	ConsequenceNone: 0, ConsequenceLive: 1, ConsequenceNextBoot: 2,
+	ConsequenceRestart: 3, ConsequenceStop: 4, ConsequenceReplace: 5, ConsequenceDestroy: 6,
+}
+
+// Worse returns the consequence of the two that interrupts the guest more.
+func (c Consequence) Worse(other Consequence) Consequence {
+	if severity[other] > severity[c] {
+		return other
+	}
+	return c
+}
+
+// PowerChange is what a step does to the guest's power.
+type PowerChange string
+
+// The closed set of power changes.
+const (
+	PowerKeep  PowerChange = ""
+	PowerOn    PowerChange = "on"
+	PowerOff   PowerChange = "off"   // graceful, then forced after the grace period
+	PowerCycle PowerChange = "cycle" // off, then on with the new configuration
+)
+
+// Change is one field whose value changes.
+type Change struct {
+	// Path is the field in the manifest, list elements by name: spec.template.spec.domain.devices.disks[root].bootOrder.
+	Path string `json:"path"`
+	// Before and After are the JSON values; nil means the field is not there. Both are nil when Sensitive.
+	Before any `json:"before"`
+	After  any `json:"after"`
+	// Sensitive hides both values: secrets and user data.
+	Sensitive   bool        `json:"sensitive,omitempty"`
+	Consequence Consequence `json:"consequence"`
+}
+
+// Step is what happens to one object.
+type Step struct {
+	Address     schemas.Address `json:"address"`
+	Action      Action          `json:"action"`
+	Reason      Reason          `json:"reason"`
+	Consequence Consequence     `json:"consequence"`
+	// Summary says in one line, for people, what happens and why.
+	Summary string `json:"summary"`
+	// Domain is the libvirt domain that is touched.
+	Domain string `json:"domain"`
+	// Source is the place of the manifest; empty for objects that git no longer has.
+	Source  string   `json:"source,omitempty"`
+	Changes []Change `json:"changes,omitempty"`
+	// Drift lists what somebody changed behind our back: Before is what was applied, After is what lives.
+	Drift []Change `json:"drift,omitempty"`
+	// DataAtRisk says for each disk what the step discards.
+	DataAtRisk []string `json:"data_at_risk,omitempty"`
+	// Keeps lists the disks that outlive a destroyed domain.
+	Keeps []string `json:"keeps,omitempty"`
+	// Blocked says why the step is shown but not carried out.
+	Blocked string `json:"blocked,omitempty"`
+	// Define says that the persistent definition is written.
+	Define bool `json:"define"`
+	// Power is the change of power that belongs to the step.
+	Power PowerChange `json:"power,omitempty"`
+	// Precondition is the fingerprint of the domain that the step was made for, "" when it must not exist.
+	Precondition string `json:"precondition"`
+	// GraceSeconds is how long the guest may take to shut down before it is stopped.
+	GraceSeconds int64 `json:"grace_seconds,omitempty"`
+
+	// VM is what git wants; nil for a destroy. It holds sensitive values and never leaves the process in a
+	// rendering.
+	VM *schemas.VM `json:"-"`
+}
+
+// Held is an object that nothing is done about, with the reason.
+type Held struct {
+	Address schemas.Address `json:"address"`
+	Reason  string          `json:"reason"`
+}
+
+// Plan is what one revision means for one fleet.
+type Plan struct {
+	FormatVersion string `json:"format_version"`
+	// ID is a hash of everything that decides what happens: equal IDs are equal plans.
+	ID string `json:"id"`
+	// Revision is the commit that is wanted; Base, where known, the one it is compared with.
+	Revision string `json:"revision"`
+	Base     string `json:"base,omitempty"`
+	Fleet    string `json:"fleet"`
+	// Steps are ordered by address; objects without a step are up to date.
+	Steps []Step `json:"steps"`
+	// Held are the objects with broken manifests: neither changed nor removed.
+	Held []Held `json:"held,omitempty"`
+	// Unknown says why the host could not be read; then there are no steps.
+	Unknown string `json:"unknown,omitempty"`
+	// UnknownCount is the number of objects whose state is unknown.
+	UnknownCount int `json:"unknown_count"`
+	// Unchanged is the number of objects that are as git wants them.
+	Unchanged   int                 `json:"unchanged"`
+	Summary     Summary             `json:"summary"`
+	Diagnostics schemas.Diagnostics `json:"diagnostics,omitempty"`
+}
+
+// Summary counts the steps. A step counts once, under its action; blocked steps count under Blocked only.
+type Summary struct {
+	Create  int `json:"create"`
+	Update  int `json:"update"`
+	Start   int `json:"start"`
+	Stop    int `json:"stop"`
+	Restart int `json:"restart"`
+	Replace int `json:"replace"`
+	Destroy int `json:"destroy"`
+	// KeepsDisks is the number of disks that destroyed domains leave behind.
+	KeepsDisks int `json:"keeps_disks"`
+	Blocked    int `json:"blocked"`
+	// Drifted is the number of objects that somebody changed behind our back.
+	Drifted int `json:"drifted"`
+}
+
+// Empty reports whether nothing would be carried out.
+func (p *Plan) Empty() bool {
+	for i := range p.Steps {
+		if p.Steps[i].Blocked == "" {
+			return false
+		}
+	}
+	return true
+}
+
+// Executable returns the steps that are carried out, in order.
+func (p *Plan) Executable() []Step {
+	var steps []Step
+	for _, step := range p.Steps {
+		if step.Blocked == "" {
+			steps = append(steps, step)
+		}
+	}
+	return steps
+}
+
+func (p *Plan) summarize() {
+	s := Summary{Blocked: len(p.Held)}
+	for i := range p.Steps {
+		step := &p.Steps[i]
+		if len(step.Drift) > 0 || step.Reason == ReasonDrift {
+			s.Drifted++
+		}
+		if step.Blocked != "" {
+			s.Blocked++
+			continue
+		}
+		s.KeepsDisks += len(step.Keeps)
+		switch step.Action {
+		case ActionCreate:
+			s.Create++
+		case ActionUpdate:
+			s.Update++
+		case ActionStart:
+			s.Start++
+		case ActionStop:
+			s.Stop++
+		case ActionRestart:
+			s.Restart++
+		case ActionReplace:
+			s.Replace++
+		case ActionDestroy:
+			s.Destroy++
+		}
+	}
+	p.Summary = s
+}
+
+// identify sets the ID from everything that decides what is carried out.
+func (p *Plan) identify() error {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00", p.FormatVersion, p.Fleet, p.Revision, p.Base, p.Unknown)
+	encoder := json.NewEncoder(h)
+	for i := range p.Steps {
+		if err := encoder.Encode(&p.Steps[i]); err != nil {
+			return fmt.Errorf("hashing the step of %s: %w", p.Steps[i].Address, err)
+		}
+		if vm := p.Steps[i].VM; vm != nil {
+			fmt.Fprintf(h, "%s\x00", vm.Hash)
+		}
+	}
+	p.ID = hex.EncodeToString(h.Sum(nil))[:16]
+	return nil
+}

@@ -1,0 +1,147 @@
+package plan_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// story is a plan with one of everything.
+func story(t *testing.T) *plan.Plan {
+	t.Helper()
+	var have []*plan.Domain
+	for name, change := range map[string]func(*plan.Domain){
+		"changed": func(*plan.Domain) {}, "crashed": stopped(plan.StopCrashed), "gone": func(*plan.Domain) {}, "same": func(*plan.Domain) {},
+		"edited": func(d *plan.Domain) { d.Drift = []plan.Change{{Path: "vcpu@current", Before: "1", After: "2"}} },
+	} {
+		have = append(have, with(running(t, manifest(name, "Always", "128Mi")), change)...)
+	}
+	// Map order is random on purpose: the reader of a host sorts, as package host does.
+	sortDomains(have)
+	return build(t, desired(t, fleet,
+		manifest("new", "Always", "128Mi"),
+		strings.Replace(manifest("changed", "Always", "192Mi"), "marker", "marker-2", 1),
+		manifest("crashed", "Always", "128Mi"), manifest("same", "Always", "128Mi"), manifest("edited", "Always", "128Mi"),
+	), have)
+}
+
+func TestText(t *testing.T) {
+	var out strings.Builder
+	if err := story(t).Text(&out, plan.TextOptions{Node: "host-1"}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "story.txt", out.String())
+}
+
+func TestTextColor(t *testing.T) {
+	var out strings.Builder
+	if err := story(t).Text(&out, plan.TextOptions{Color: true}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "\x1b[") {
+		t.Error("no colour where it was asked for")
+	}
+}
+
+func TestJSON(t *testing.T) {
+	out, err := json.MarshalIndent(story(t), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "story.json", string(out)+"\n")
+}
+
+func TestSecretsAreNeverRendered(t *testing.T) {
+	p := story(t)
+	var text strings.Builder
+	if err := p.Text(&text, plan.TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rendering := range []string{text.String(), string(encoded)} {
+		if strings.Contains(rendering, "top-secret-marker") || strings.Contains(rendering, "sha256:") {
+			t.Errorf("user data or its digest is shown:\n%s", rendering)
+		}
+	}
+}
+
+// edit draws a VM's manifest.
+func edit(t *rapid.T, name string) string {
+	return manifest(name,
+		rapid.SampledFrom([]string{"Always", "Halted", "Once", "RerunOnFailure", "Manual"}).Draw(t, "strategy"),
+		rapid.SampledFrom([]string{"64Mi", "128Mi", "1Gi"}).Draw(t, "memory"),
+		rapid.SampledFrom([]string{"", "      hostname: one", "      hostname: two"}).Draw(t, "hostname"))
+}
+
+func TestPropertyBothDirectionsNameTheSameFields(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		a, b := desired(t, fleet, edit(rt, "x")), desired(t, fleet, edit(rt, "x"))
+		there, back := build(t, b, plan.FromDesired(a, "a").Domains), build(t, a, plan.FromDesired(b, "b").Domains)
+		if diff := cmp.Diff(paths(there), paths(back)); diff != "" {
+			rt.Errorf("fields differ (-there +back):\n%s", diff)
+		}
+		if same := build(t, a, plan.FromDesired(a, "a").Domains); len(same.Steps) != 0 {
+			rt.Errorf("a plan from a revision to itself has steps: %+v", same.Steps)
+		}
+	})
+}
+
+func paths(p *plan.Plan) []string {
+	var out []string
+	for _, step := range p.Steps {
+		for _, change := range step.Changes {
+			out = append(out, change.Path)
+		}
+	}
+	return out
+}
+
+func sortDomains(domains []*plan.Domain) {
+	byAddress := map[string]*plan.Domain{}
+	var addresses []schemas.Address
+	for _, domain := range domains {
+		byAddress[domain.Address.String()] = domain
+		addresses = append(addresses, domain.Address)
+	}
+	for i := range addresses {
+		for j := i + 1; j < len(addresses); j++ {
+			if addresses[j].Compare(addresses[i]) < 0 {
+				addresses[i], addresses[j] = addresses[j], addresses[i]
+			}
+		}
+	}
+	for i, address := range addresses {
+		domains[i] = byAddress[address.String()]
+	}
+}

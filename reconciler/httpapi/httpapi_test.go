@@ -1,0 +1,303 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/reconciler"
+	"github.com/gitvirt/gitvirt/reconciler/httpapi"
+	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+const fleet = "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: demo}\nspec: {}\n"
+
+// manifest is a VM that holds a secret in its user data, and another by reference.
+func manifest(name, secret string) string {
+	return fmt.Sprintf(`apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: %[1]s}
+spec:
+  runStrategy: Always
+  template:
+    spec:
+      domain: {memory: {guest: 64Mi}, devices: {disks: [{name: a, disk: {bus: virtio}}, {name: b, disk: {bus: virtio}}]}}
+      volumes:
+      - name: a
+        cloudInitNoCloud: {userData: "#cloud-config\npassword: %[2]s"}
+      - name: b
+        cloudInitNoCloud: {secretRef: {name: %[1]s}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: %[1]s}
+stringData: {userdata: "%[2]s", networkdata: "%[2]s"}
+`, name, secret)
+}
+
+// world is a controller that runs against fakes.
+type world struct {
+	repo   *reconcilertest.Repository
+	host   *reconcilertest.Host
+	branch *reconcilertest.Branch
+	r      *reconciler.Reconciler
+	log    buffer
+}
+
+type buffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func newWorld(t *testing.T, files map[string]string) *world {
+	t.Helper()
+	w := &world{repo: reconcilertest.NewRepository(files), host: reconcilertest.NewHost(), branch: reconcilertest.NewBranch()}
+	r, err := reconciler.New(w.repo, w.host, reconciler.Config{
+		Status:          func(string) reconciler.StatusBranch { return w.branch },
+		PublishInterval: time.Millisecond,
+		Log:             slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.r = r
+	return w
+}
+
+// run runs the controller until the function it returns is called.
+func (w *world) run() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = w.r.Run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// until waits for a state; what never comes is an error.
+func until(what string, ok func() bool) error {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if ok() {
+			return nil
+		}
+	}
+	return errors.New("it never came: " + what)
+}
+
+func (w *world) synced() bool {
+	view := w.r.View()
+	return view.Plan != nil && view.Plan.Revision == w.repo.Revision() && view.Plan.Empty() && view.Plan.Unknown == ""
+}
+
+func get(handler http.Handler, method, path, host string) (int, string) {
+	request := httptest.NewRequest(method, path, nil)
+	request.Host = host
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, request)
+	return recorder.Code, recorder.Body.String()
+}
+
+func TestAnswers(t *testing.T) {
+	w := newWorld(t, map[string]string{"gitvirt.yaml": fleet, "web.yaml": manifest("web", "s3cret")})
+	handler := httpapi.New(w.r)
+	for _, test := range []struct {
+		path string
+		want int
+	}{{"/healthz", 200}, {"/readyz", 503}, {"/api/v1/fleet", 503}, {"/api/v1/plan", 503}, {"/api/v1/vms/default/web", 503}, {"/api/v1/events", 200}} {
+		if code, body := get(handler, "GET", test.path, "localhost"); code != test.want {
+			t.Errorf("before the first round %s answers %d, want %d: %s", test.path, code, test.want, body)
+		}
+	}
+	defer w.run()()
+	if err := until("in sync", w.synced); err != nil {
+		t.Fatal(err, w.log.String())
+	}
+	tests := []struct {
+		method, path string
+		want         int
+		contains     string
+	}{
+		{"GET", "/healthz", 200, "ok"},
+		{"HEAD", "/healthz", 200, ""},
+		{"GET", "/readyz", 200, "ok"},
+		{"GET", "/api/v1/fleet", 200, `"phase": "Running"`},
+		{"GET", "/api/v1/fleet", 200, `"address": "VirtualMachine/default/web"`},
+		{"GET", "/api/v1/vms/default/web", 200, `"step": null`},
+		{"GET", "/api/v1/vms/default/nobody", 404, "no VM"},
+		{"GET", "/api/v1/vms/default/..%2f..%2fetc", 404, "no VM"},
+		{"GET", "/api/v1/plan", 200, `"format_version"`},
+		{"GET", "/api/v1/events", 200, `"reason": "Applied"`},
+		{"GET", "/api/v1/events?since=999999", 200, `"events": []`},
+		{"GET", "/api/v1/events?since=x", 400, "a number"},
+		{"GET", "/metrics", 200, `gitvirt_vm_state{name="web",namespace="default",phase="Running"} 1`},
+		{"GET", "/metrics", 200, `gitvirt_poll_total{result="ok"}`},
+		{"GET", "/metrics", 200, `gitvirt_apply_total{action="create",result="ok"} 1`},
+		{"GET", "/metrics", 200, `gitvirt_plan_steps{action="create"} 0`},
+		{"GET", "/metrics", 200, "gitvirt_status_lag_seconds"},
+		{"GET", "/metrics", 200, "gitvirt_revision_info"},
+		{"GET", "/metrics", 200, "gitvirt_drift_total 0"},
+		{"POST", "/api/v1/plan", 405, "read only"},
+		{"DELETE", "/api/v1/vms/default/web", 405, "read only"},
+		{"GET", "/nothing", 404, ""},
+	}
+	for _, test := range tests {
+		code, body := get(handler, test.method, test.path, "localhost:9471")
+		if code != test.want || !strings.Contains(body, test.contains) {
+			t.Errorf("%s %s answers %d, want %d with %q:\n%s", test.method, test.path, code, test.want, test.contains, body)
+		}
+	}
+	var events httpapi.Events
+	_, body := get(handler, "GET", "/api/v1/events", "localhost")
+	if err := json.Unmarshal([]byte(body), &events); err != nil || events.Last != events.Events[len(events.Events)-1].ID {
+		t.Errorf("%v: %s", err, body)
+	}
+}
+
+func TestHostHeader(t *testing.T) {
+	w := newWorld(t, nil)
+	tests := []struct {
+		reason, host string
+		listen       []string
+		want         int
+	}{
+		{"loopback by name", "localhost", nil, 200},
+		{"with a port", "LOCALHOST:80", nil, 200},
+		{"loopback", "127.0.0.1:9471", nil, 200},
+		{"loopback, IPv6", "[::1]:9471", nil, 200},
+		{"IPv6 without a port", "[::1]", nil, 200},
+		{"a name that an attacker resolves to loopback", "evil.example:9471", nil, 421},
+		{"a name that looks like an address", "127.0.0.1.evil.example", nil, 421},
+		{"localhost is no suffix", "evil.localhost", nil, 421},
+		{"no host", "", nil, 421},
+		{"another address", "192.0.2.1", nil, 421},
+		{"the address it listens on", "192.0.2.1:80", []string{"192.0.2.1:9471"}, 200},
+		{"a name it was told", "gitvirt.internal", []string{"gitvirt.internal"}, 200},
+		{"every address, by number", "192.0.2.1", []string{"0.0.0.0:9471"}, 200},
+		{"every address, by number, IPv6", "[2001:db8::1]:1", []string{"[::]:9471"}, 200},
+		{"every address, by name", "evil.example", []string{"[::]:9471"}, 421},
+	}
+	for _, test := range tests {
+		t.Run(test.reason, func(t *testing.T) {
+			if code, body := get(httpapi.New(w.r, test.listen...), "GET", "/healthz", test.host); code != test.want {
+				t.Errorf("answers %d, want %d: %s", code, test.want, body)
+			}
+		})
+	}
+}
+
+func TestServe(t *testing.T) {
+	w := newWorld(t, nil)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- httpapi.Serve(ctx, listener, w.r) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + listener.Addr().String() + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil || string(body) != "ok\n" {
+		t.Errorf("%v: %q", err, body)
+	}
+	_ = response.Body.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoSecrets: whatever is asked and whatever happens, nothing of a secret is shown: not by HTTP, not in the status
+// branch, not in the log.
+func TestNoSecrets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		marker := rapid.StringMatching(`[a-z]{4}-marker-[a-z0-9]{8}`).Draw(t, "secret")
+		second := rapid.StringMatching(`[a-z]{4}-second-[a-z0-9]{8}`).Draw(t, "changed secret")
+		broken := rapid.SampledFrom([]string{"", "password: x\n  : [" + marker + "\n", "apiVersion: v1\nkind: Secret\nmetadata: {name: x}\nstringData: {userdata: [" + marker + "]}\n"}).Draw(t, "broken file")
+		happens := rapid.SampledFrom([]string{"nothing", "edit", "crash", "retry", "stalled", "unknown"}).Draw(t, "fault")
+		if problem := secretStory(marker, second, broken, happens); problem != "" {
+			t.Fatal(problem)
+		}
+	})
+}
+
+func secretStory(marker, second, broken, happens string) string {
+	w := newWorld(&testing.T{}, map[string]string{"gitvirt.yaml": fleet, "web.yaml": manifest("web", marker), "db.yaml": manifest("db", marker)})
+	stop := w.run()
+	defer stop()
+	if err := until("in sync", w.synced); err != nil {
+		return err.Error() + w.log.String()
+	}
+	web := schemas.Address{Kind: "VirtualMachine", Namespace: "default", Name: "web"}
+	switch happens {
+	case "edit":
+		w.host.Edit(web)
+	case "crash":
+		w.host.Crash(web)
+	case "unknown":
+		w.host.SetUnknown("away")
+	case "retry", "stalled":
+		kind := map[string]error{"retry": apply.ErrRetry, "stalled": apply.ErrStalled}[happens]
+		w.host.SetFault(web, func(plan.Step) error { return fmt.Errorf("%w: injected", kind) })
+	}
+	w.repo.Commit("change the secret", map[string]string{"web.yaml": manifest("web", second), "broken.yaml": broken})
+	w.r.Nudge()
+	revision := w.repo.Revision()
+	if err := until("planned", func() bool { return w.r.View().Plan.Revision == revision }); err != nil {
+		return err.Error()
+	}
+	if err := until("published", func() bool {
+		return happens == "unknown" || strings.Contains(w.branch.File("README.md"), revision[:7])
+	}); err != nil {
+		return err.Error() + w.log.String()
+	}
+	handler := httpapi.New(w.r)
+	everything := map[string]string{"log": w.log.String(), "commits": strings.Join(w.branch.Commits(), "\n")}
+	for _, path := range []string{"/api/v1/fleet", "/api/v1/plan", "/api/v1/vms/default/web", "/api/v1/events", "/metrics", "/readyz", "/healthz"} {
+		_, everything[path] = get(handler, "GET", path, "localhost")
+	}
+	for _, path := range w.branch.Paths() {
+		everything[path] = w.branch.File(path)
+	}
+	for where, content := range everything {
+		scanner := bufio.NewScanner(strings.NewReader(content))
+		for scanner.Scan() {
+			if strings.Contains(scanner.Text(), marker) || strings.Contains(scanner.Text(), second) {
+				return "a secret is in " + where + ": " + scanner.Text()
+			}
+		}
+	}
+	return ""
+}

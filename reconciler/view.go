@@ -1,0 +1,160 @@
+package reconciler
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
+)
+
+// View is what a round saw and decided. It is immutable, and holds sensitive values (in Desired): what leaves the
+// process is Plan and what Statuses derives.
+type View struct {
+	// Time is when the round was.
+	Time time.Time
+	// Snapshot, Desired and Plan are nil until git is known.
+	Snapshot *sources.Snapshot
+	Desired  *schemas.Desired
+	Observed plan.Observed
+	Plan     *plan.Plan
+	// PollError says why the last poll failed; empty when it did not.
+	PollError string
+
+	attempts map[key]status.Attempt
+	problems map[schemas.Address]string
+}
+
+// Revision is the commit that is wanted, or "".
+func (v *View) Revision() string {
+	if v.Snapshot == nil {
+		return ""
+	}
+	return v.Snapshot.Revision
+}
+
+// Statuses derives the status of every machine of the fleet, ordered by address.
+func (v *View) Statuses() []status.VM {
+	if v.Desired == nil {
+		return nil
+	}
+	inputs := v.inputs()
+	out := make([]status.VM, 0, len(inputs))
+	for i := range inputs {
+		out = append(out, status.Of(inputs[i]))
+	}
+	return out
+}
+
+// statusesOf is Statuses for one namespace and name.
+func (v *View) statusesOf(namespace, name string) []status.VM {
+	if v.Desired == nil {
+		return nil
+	}
+	var out []status.VM
+	for _, input := range v.inputs() {
+		if input.Address.Namespace == namespace && input.Address.Name == name {
+			out = append(out, status.Of(input))
+		}
+	}
+	return out
+}
+
+// inputs gathers what is known of each machine: of those that git names, and of those that this fleet has put on the
+// host.
+func (v *View) inputs() []status.Input {
+	inputs := make([]status.Input, 0, len(v.Desired.VMs)+len(v.Desired.Broken))
+	for _, vm := range v.Desired.VMs {
+		inputs = append(inputs, status.Input{Address: vm.Address, VM: vm})
+	}
+	for i := range v.Desired.Broken {
+		broken := &v.Desired.Broken[i]
+		if broken.Address.Kind != schemas.KindVirtualMachine && broken.Address.Kind != schemas.KindVirtualMachineInstance {
+			continue
+		}
+		problem := v.problems[broken.Address]
+		if problem == "" {
+			problem = broken.Position.String() + ": the manifest has errors"
+		}
+		inputs = append(inputs, status.Input{Address: broken.Address, ManifestProblem: problem})
+	}
+	slices.SortFunc(inputs, compareInputs)
+	named := len(inputs)
+	for _, domain := range v.Observed.Domains {
+		at, found := slices.BinarySearchFunc(inputs[:named], status.Input{Address: domain.Address}, compareInputs)
+		switch {
+		case found:
+			inputs[at].Domain = domain
+		case v.Plan != nil && domain.Fleet == v.Plan.Fleet:
+			inputs = append(inputs, status.Input{Address: domain.Address, Domain: domain})
+		}
+	}
+	slices.SortFunc(inputs, compareInputs)
+	v.decisions(inputs)
+	return inputs
+}
+
+func compareInputs(a, b status.Input) int { return a.Address.Compare(b.Address) }
+
+// decisions adds what the plan and the gate say.
+func (v *View) decisions(inputs []status.Input) {
+	find := func(address schemas.Address) *status.Input {
+		at, found := slices.BinarySearchFunc(inputs, status.Input{Address: address}, compareInputs)
+		if !found {
+			return nil
+		}
+		return &inputs[at]
+	}
+	for i := range inputs {
+		inputs[i].Node, inputs[i].Unknown = v.Observed.Node, v.Observed.Unknown
+		inputs[i].Revision, inputs[i].PlanID = v.Revision(), v.Plan.ID
+		inputs[i].Attempt = v.attempts[keyFor(inputs[i].Address)]
+	}
+	for i := range v.Plan.Steps {
+		if input := find(v.Plan.Steps[i].Address); input != nil {
+			input.Step = &v.Plan.Steps[i]
+		}
+	}
+	for _, held := range v.Plan.Held {
+		if input := find(held.Address); input != nil && input.ManifestProblem == "" {
+			input.Held = held.Reason
+		}
+	}
+}
+
+// brokenProblems says for each broken object what is wrong with it: its first error and how many more there are.
+func brokenProblems(desired *schemas.Desired) map[schemas.Address]string {
+	if len(desired.Broken) == 0 {
+		return nil
+	}
+	out := make(map[schemas.Address]string, len(desired.Broken))
+	more := map[schemas.Address]int{}
+	for _, diagnostic := range desired.Diagnostics {
+		if diagnostic.Severity == schemas.SeverityWarning || diagnostic.Address.IsZero() {
+			continue
+		}
+		if _, ok := out[diagnostic.Address]; ok {
+			more[diagnostic.Address]++
+			continue
+		}
+		out[diagnostic.Address] = diagnostic.Error()
+	}
+	for address, n := range more {
+		out[address] += " (and " + plural(n, "more error") + ")"
+	}
+	return out
+}
+
+func plural(n int, noun string) string {
+	var b strings.Builder
+	b.WriteString(itoa(n))
+	b.WriteString(" ")
+	b.WriteString(noun)
+	if n != 1 {
+		b.WriteString("s")
+	}
+	return b.String()
+}

@@ -1,0 +1,99 @@
+package reconciler
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/plan"
+)
+
+// lane is a kind of work with a bound of its own, so that steps that wait for a guest or for an image never hold up
+// the ones that start a crashed guest again.
+type lane int
+
+const (
+	laneStart lane = iota
+	laneDefine
+	laneShutdown
+	lanes
+)
+
+// laneOf tells what a step spends its time on.
+func laneOf(step *plan.Step) lane {
+	switch {
+	case step.Action == plan.ActionDestroy, step.Action == plan.ActionReplace,
+		step.Power == plan.PowerOff, step.Power == plan.PowerCycle:
+		return laneShutdown
+	case step.Define:
+		return laneDefine
+	}
+	return laneStart
+}
+
+// outcome is what became of a step.
+type outcome struct {
+	step     plan.Step
+	revision string
+	err      error
+	took     time.Duration
+}
+
+// workers carry out steps in the background, within the bound of each lane. They belong to the loop; only the steps
+// themselves run elsewhere.
+type workers struct {
+	r       *Reconciler
+	running sync.WaitGroup
+	done    chan outcome
+	limit   [lanes]int
+	inUse   [lanes]int
+	queue   [lanes][]plan.Step
+}
+
+func newWorkers(r *Reconciler) *workers {
+	n := r.config.Parallel
+	return &workers{r: r, done: make(chan outcome), limit: [lanes]int{laneStart: n, laneDefine: n, laneShutdown: 4 * n}}
+}
+
+// clear forgets the steps that wait for a place; the next round plans them anew.
+func (w *workers) clear() {
+	for i := range w.queue {
+		w.queue[i] = nil
+	}
+}
+
+func (w *workers) enqueue(step plan.Step) {
+	lane := laneOf(&step)
+	w.queue[lane] = append(w.queue[lane], step)
+}
+
+// next takes a step for which there is a place.
+func (w *workers) next() (plan.Step, bool) {
+	for i := range w.queue {
+		if len(w.queue[i]) > 0 && w.inUse[i] < w.limit[i] {
+			step := w.queue[i][0]
+			w.queue[i] = w.queue[i][1:]
+			return step, true
+		}
+	}
+	return plan.Step{}, false
+}
+
+// begin carries out a step in the background; its outcome arrives on done, unless ctx ends before.
+func (w *workers) begin(ctx context.Context, target apply.Target, step plan.Step) {
+	lane := laneOf(&step)
+	w.inUse[lane]++
+	start := w.r.config.Clock.Now()
+	w.running.Go(func() {
+		results := apply.Run(ctx, target, []plan.Step{step}, w.r.platform, apply.Options{Parallel: 1, Report: w.r.progress})
+		result := outcome{step: step, revision: target.Revision, err: results[0].Err, took: w.r.config.Clock.Now().Sub(start)}
+		select {
+		case w.done <- result:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// finished gives the place of a step back.
+func (w *workers) finished(step *plan.Step) { w.inUse[laneOf(step)]-- }

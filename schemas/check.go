@@ -1,0 +1,231 @@
+package schemas
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
+)
+
+// The annotations of a VM that gitvirt reads.
+const (
+	// AnnotationPrefix begins the names of gitvirt's own settings.
+	AnnotationPrefix = "gitvirt.io/"
+	// AnnotationProtect ("true") keeps the machine from being destroyed or replaced.
+	AnnotationProtect = "gitvirt.io/protect"
+	// AnnotationAdopt names a domain that exists already and becomes this machine.
+	AnnotationAdopt = "gitvirt.io/adopt"
+)
+
+// maxCPUs bounds the number of virtual CPUs; no machine type of QEMU takes more.
+const maxCPUs = 4096
+
+// checker looks for what is wrong with one object after it was decoded. Positions are looked up only when there is
+// something to tell.
+type checker struct {
+	*document
+	// spec is the path of the VirtualMachineInstanceSpec.
+	spec    []any
+	address Address
+	claims  []claim
+	// wrong are the paths that had mistakes when the object was read, and those that misspelt fields were meant to be.
+	wrong []string
+}
+
+// newChecker is for a document that was decoded and not checked yet.
+func newChecker(d *document, address Address, spec []any) *checker {
+	c := &checker{document: d, spec: spec, address: address}
+	if d.broke {
+		c.wrong = slices.Clone(d.suggested)
+		for this := range d.told {
+			c.wrong = append(c.wrong, this.path)
+		}
+	}
+	return c
+}
+
+// in returns the path of a field of the VirtualMachineInstanceSpec.
+func (c *checker) in(parts ...any) []any { return slices.Concat(c.spec, parts) }
+
+// fail reports a mistake at path, unless what is wrong there was told already: when it was read, or when a misspelt
+// field was found that was meant to be it.
+func (c *checker) fail(path []any, message, fix string) {
+	if c.misread(path) {
+		return
+	}
+	c.report(locate(c.root, path), pathString(c.prefix, elements(path)), SeverityError, message, fix)
+}
+
+// misread reports whether something went wrong when the field at path, something below it or what holds it was read.
+func (c *checker) misread(path []any) bool {
+	if len(c.wrong) == 0 {
+		return false
+	}
+	text := pathString(c.prefix, elements(path))
+	return slices.ContainsFunc(c.wrong, func(wrong string) bool { return isWithin(wrong, text) || isWithin(text, wrong) })
+}
+
+// reported reports whether a mistake was told at path or below it.
+func (c *checker) reported(path []any) bool {
+	text := pathString(c.prefix, elements(path))
+	for this := range c.told {
+		if isWithin(this.path, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// isWithin reports whether path is outer or a field below it.
+func isWithin(path, outer string) bool {
+	rest, ok := strings.CutPrefix(path, outer)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// listMisread reports whether the names in the list at path could not all be read.
+func (c *checker) listMisread(path []any) bool {
+	text := pathString(c.prefix, elements(path))
+	return slices.ContainsFunc(c.wrong, func(wrong string) bool {
+		rest, ok := strings.CutPrefix(wrong, text)
+		return isWithin(text, wrong) || ok && (strings.HasSuffix(rest, "].name") || strings.HasSuffix(rest, "]"))
+	})
+}
+
+func (c *checker) warn(path []any, message, fix string) {
+	c.report(locate(c.root, path), pathString(c.prefix, elements(path)), SeverityWarning, message, fix)
+}
+
+// failOneOf reports a value that is none of the allowed ones.
+func (c *checker) failOneOf(path []any, value string, allowed ...string) {
+	fix := "use " + strings.Join(allowed, ", ")
+	if len(allowed) > 1 {
+		fix = "use " + strings.Join(allowed[:len(allowed)-1], ", ") + " or " + allowed[len(allowed)-1]
+	}
+	if near := closest(value, allowed); near != "" {
+		fix = fmt.Sprintf("did you mean %s?", near)
+	}
+	c.fail(path, quoteValue(value)+" is not one of "+strings.Join(allowed, ", "), fix)
+}
+
+// oneOf reports value unless it is empty or allowed.
+func oneOf[T ~string](c *checker, path func() []any, value T, allowed ...string) {
+	if value != "" && !slices.Contains(allowed, string(value)) {
+		c.failOneOf(path(), string(value), allowed...)
+	}
+}
+
+// runStrategy takes the run strategy from runStrategy or the older running, of which KubeVirt wants exactly one, and
+// leaves it in RunStrategy alone.
+func (c *checker) runStrategy(kind string, vm *kubevirtv1.VirtualMachine) kubevirtv1.VirtualMachineRunStrategy {
+	if kind == KindVirtualMachineInstance {
+		return kubevirtv1.RunStrategyOnce
+	}
+	spec := &vm.Spec
+	strategy := kubevirtv1.RunStrategyHalted
+	switch {
+	case spec.Running != nil && spec.RunStrategy != nil:
+		c.fail(at("spec", "running"), "running and runStrategy exclude each other", "keep runStrategy")
+	case spec.Running != nil:
+		if *spec.Running {
+			strategy = kubevirtv1.RunStrategyAlways
+		}
+	case spec.RunStrategy != nil:
+		strategy = *spec.RunStrategy
+		c.checkStrategy(strategy)
+	case c.misread(at("spec", "running")): // as was said
+	default:
+		c.fail(at("spec", "runStrategy"), "no runStrategy: nobody can tell whether the machine is to run", "write runStrategy: Always (or Halted)")
+	}
+	spec.Running, spec.RunStrategy = nil, &strategy
+	return strategy
+}
+
+func (c *checker) checkStrategy(strategy kubevirtv1.VirtualMachineRunStrategy) {
+	switch strategy {
+	case kubevirtv1.RunStrategyAlways, kubevirtv1.RunStrategyHalted, kubevirtv1.RunStrategyManual,
+		kubevirtv1.RunStrategyRerunOnFailure, kubevirtv1.RunStrategyOnce:
+	case kubevirtv1.RunStrategyWaitAsReceiver:
+		c.fail(at("spec", "runStrategy"), "WaitAsReceiver is known to KubeVirt, not carried out by gitvirt", "use Always, RerunOnFailure, Manual, Halted or Once")
+	default:
+		c.failOneOf(at("spec", "runStrategy"), string(strategy), "Always", "RerunOnFailure", "Manual", "Halted", "Once")
+	}
+}
+
+// wasGiven reports whether the manifest has something at path; null counts as nothing.
+func (c *checker) wasGiven(path []any) bool {
+	n, all := locateAll(c.root, path)
+	return all && !isNull(n)
+}
+
+// annotations warns of settings that gitvirt does not have: a misspelt gitvirt.io/protect protects nothing.
+func (c *checker) annotations(annotations map[string]string) {
+	known := []string{AnnotationProtect, AnnotationAdopt}
+	for name, value := range annotations {
+		if !strings.HasPrefix(name, AnnotationPrefix) {
+			continue
+		}
+		path := at("metadata", "annotations", key(name))
+		if !slices.Contains(known, name) {
+			fix := "known: " + strings.Join(known, ", ")
+			if near := closest(name, known); near != "" {
+				fix = fmt.Sprintf("did you mean %s?", near)
+			}
+			c.warn(path, "gitvirt has no such setting", fix)
+			continue
+		}
+		if name == AnnotationProtect {
+			if _, err := strconv.ParseBool(value); err != nil {
+				c.fail(path, quoteValue(value)+" is neither true nor false", `write "true"`)
+			}
+		}
+	}
+}
+
+// check looks through the whole spec of a machine, with its defaults filled in.
+func (c *checker) check(spec *kubevirtv1.VirtualMachineInstanceSpec) {
+	c.checkCPU(spec)
+	c.checkMemory(spec)
+	c.checkFirmware(spec)
+	c.checkPlacement(spec)
+	c.checkSmallDevices(&spec.Domain.Devices)
+	c.checkVolumes(spec)
+	c.checkDisks(spec)
+	c.checkNetworks(spec)
+	c.checkInterfaces(spec)
+	c.checkBootOrder(&spec.Domain.Devices)
+}
+
+// maxItems bounds the lists of devices, as KubeVirt does.
+const maxItems = 256
+
+// given looks at what the defaults would paint over, and reports whether the lists are short enough to go on.
+func (c *checker) given(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
+	short := true
+	for _, list := range []struct {
+		path   []any
+		length int
+	}{
+		{at("volumes"), len(spec.Volumes)}, {at("networks"), len(spec.Networks)},
+		{at("domain", "devices", "disks"), len(spec.Domain.Devices.Disks)},
+		{at("domain", "devices", "interfaces"), len(spec.Domain.Devices.Interfaces)},
+	} {
+		if list.length > maxItems {
+			c.fail(c.in(list.path...), fmt.Sprintf("%d entries, at most %d are allowed", list.length, maxItems), "remove some")
+			short = false
+		}
+	}
+	if cpu := spec.Domain.CPU; cpu != nil {
+		for _, count := range []struct {
+			name  string
+			value uint32
+		}{{"cores", cpu.Cores}, {"sockets", cpu.Sockets}, {"threads", cpu.Threads}} {
+			path := c.in("domain", "cpu", count.name)
+			if count.value == 0 && c.wasGiven(path) {
+				c.fail(path, "must be at least 1", "write 1, or leave it out")
+			}
+		}
+	}
+	return short
+}

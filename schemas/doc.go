@@ -1,0 +1,16 @@
+// Package schemas turns manifests into virtual machines: it reads YAML and JSON into KubeVirt's own Go types,
+// fills in KubeVirt's defaults, and says what is wrong, where, and how to mend it.
+//
+// [Parse] reads one file by itself; what it returns depends on nothing but the file's path and content, so it can be
+// cached by blob hash and shared. [Assemble] puts the files of one revision together and finds what only shows
+// between them: names that are taken twice, disks that two machines would write to, Secrets that are missing.
+//
+// Reading is strict. A field that KubeVirt does not know is an error with file, line, column, path and a "did you
+// mean"; a field that KubeVirt knows and gitvirt does not carry out is another error that says so (the table is in
+// support.go). All mistakes are reported, not the first. An object with errors is still known by its address, in
+// [File.Broken], so that a typing mistake never makes a machine disappear; a file whose names cannot be read at all is
+// [File.Opaque].
+//
+// The package is pure: values in, values out. It reads no file, no clock and no environment, and writes no log; where
+// manifests come from is the business of sources, what becomes of them that of plan and apply.
+package schemas

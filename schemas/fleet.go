@@ -1,0 +1,181 @@
+package schemas
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Platform is where the machines of a repository run.
+type Platform string
+
+// The platforms.
+const (
+	// PlatformHost runs machines as domains of a host's libvirt.
+	PlatformHost Platform = "host"
+	// PlatformKubernetes runs machines as Pods; not there yet.
+	PlatformKubernetes Platform = "kubernetes"
+)
+
+// DriftPolicy says what happens when what runs was changed by hand.
+type DriftPolicy string
+
+// The drift policies.
+const (
+	// DriftCorrect puts it right again.
+	DriftCorrect DriftPolicy = "correct"
+	// DriftReport tells it and leaves it.
+	DriftReport DriftPolicy = "report"
+)
+
+// DefaultStatusBranch is the branch that holds the status unless the Fleet names another.
+const DefaultStatusBranch = "gitvirt/status"
+
+// Fleet holds the settings of a repository (kind Fleet, apiVersion gitvirt.io/v1alpha1).
+type Fleet struct {
+	Name     string    `json:"name"`
+	Position Position  `json:"position,omitzero"`
+	Spec     FleetSpec `json:"spec"`
+}
+
+// FleetSpec is the spec of a Fleet; all fields are set after Parse but Interval, which may be zero.
+type FleetSpec struct {
+	// Platform defaults to host.
+	Platform Platform `json:"platform,omitempty"`
+	// Drift defaults to correct.
+	Drift DriftPolicy `json:"drift,omitempty"`
+	// Status says where the state of the machines is written.
+	Status FleetStatus `json:"status,omitempty,omitzero"`
+	// Interval is the time between two polls of the repository, at least a second; zero leaves it to the controller.
+	Interval Duration `json:"interval,omitempty,omitzero"`
+}
+
+// FleetStatus says where the state of the machines is written.
+type FleetStatus struct {
+	// Branch defaults to gitvirt/status.
+	Branch string `json:"branch,omitempty"`
+	// Enabled defaults to true.
+	Enabled *bool `json:"enabled,omitempty"`
+}
+
+// IsEnabled reports whether status is written back to git.
+func (s FleetStatus) IsEnabled() bool { return s.Enabled == nil || *s.Enabled }
+
+// Duration is a time.Duration written like "30s" or "5m".
+type Duration time.Duration
+
+// MarshalJSON writes the duration as Go does, such as "1m30s".
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+// UnmarshalJSON reads what time.ParseDuration accepts.
+func (d *Duration) UnmarshalJSON(text []byte) error {
+	var s string
+	if err := json.Unmarshal(text, &s); err != nil {
+		return errors.New("wanted a duration such as 30s")
+	}
+	parsed, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration such as 30s", s)
+	}
+	*d = Duration(parsed)
+	return nil
+}
+
+// DefaultFleet is the Fleet of a repository that has none.
+func DefaultFleet() *Fleet {
+	fleet := &Fleet{Name: "fleet"}
+	fleet.setDefaults()
+	return fleet
+}
+
+func (f *Fleet) setDefaults() {
+	if f.Spec.Platform == "" {
+		f.Spec.Platform = PlatformHost
+	}
+	if f.Spec.Drift == "" {
+		f.Spec.Drift = DriftCorrect
+	}
+	if f.Spec.Status.Branch == "" {
+		f.Spec.Status.Branch = DefaultStatusBranch
+	}
+	if f.Spec.Status.Enabled == nil {
+		enabled := true
+		f.Spec.Status.Enabled = &enabled
+	}
+}
+
+// fleetManifest is a Fleet as it is written.
+type fleetManifest struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              FleetSpec `json:"spec"`
+}
+
+// readFleet reads a Fleet. One with mistakes still counts, with the careful choice for what could not be read:
+// nothing is corrected by a policy that nobody can be sure of.
+func readFleet(d *document, h *header) {
+	var manifest fleetManifest
+	d.decodeInto(&manifest, KindFleet)
+	fleet := &Fleet{Name: h.name, Position: d.position(h.nameNode), Spec: manifest.Spec}
+	c := newChecker(d, h.address(), nil)
+	spec := &fleet.Spec
+	switch spec.Platform {
+	case "", PlatformHost:
+	case PlatformKubernetes:
+		c.fail(at("spec", "platform"), "the platform kubernetes is not carried out yet", "use host")
+	default:
+		c.failOneOf(at("spec", "platform"), string(spec.Platform), string(PlatformHost), string(PlatformKubernetes))
+	}
+	switch spec.Drift {
+	case "", DriftCorrect, DriftReport:
+	default:
+		c.failOneOf(at("spec", "drift"), string(spec.Drift), string(DriftCorrect), string(DriftReport))
+	}
+	if problem := branchProblem(spec.Status.Branch); problem != "" {
+		c.fail(at("spec", "status", "branch"), problem, "use a name such as "+DefaultStatusBranch)
+	}
+	if interval := time.Duration(spec.Interval); interval != 0 && interval < time.Second {
+		c.fail(at("spec", "interval"), fmt.Sprintf("%s is shorter than a second", interval), "use 1s or more")
+	}
+	if d.broke { // what is wrong counts as not said
+		for _, wrong := range []struct {
+			path  []any
+			reset func()
+		}{
+			{at("spec", "platform"), func() { spec.Platform = "" }},
+			{at("spec", "status", "branch"), func() { spec.Status.Branch = "" }},
+			{at("spec", "interval"), func() { spec.Interval = 0 }},
+		} {
+			if c.reported(wrong.path) {
+				wrong.reset()
+			}
+		}
+		spec.Drift = DriftReport
+	}
+	if d.file.Fleet != nil {
+		d.report(h.kindNode, d.prefix+"kind", SeverityError, fmt.Sprintf("a second Fleet; the first is at %s", d.file.Fleet.Position), "keep one")
+		return
+	}
+	fleet.setDefaults()
+	d.file.Fleet = fleet
+}
+
+// branchProblem says why s cannot be the name of a branch (git check-ref-format); "" when it can, or is empty.
+func branchProblem(s string) string {
+	bad := strings.ContainsAny(s, " ~^:?*[\\\x7f") || strings.Contains(s, "..") || strings.Contains(s, "@{") || strings.Contains(s, "//") ||
+		strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") || strings.HasPrefix(s, "-") || strings.HasSuffix(s, ".") || s == "@"
+	for part := range strings.SplitSeq(s, "/") {
+		bad = bad || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock")
+	}
+	for _, r := range s {
+		bad = bad || r < 0x20
+	}
+	if bad {
+		return quoteValue(s) + " cannot be the name of a git branch"
+	}
+	return ""
+}

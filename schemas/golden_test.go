@@ -1,0 +1,77 @@
+package schemas_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestDiagnostics reads the files of each archive together and compares what is said about them.
+func TestDiagnostics(t *testing.T) {
+	archives, err := filepath.Glob("testdata/diagnostics/*.txtar")
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("no archives: %v", err)
+	}
+	for _, name := range archives {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var files []*schemas.File
+			want := -1
+			for i, f := range archive.Files {
+				if f.Name == "want" {
+					want = i
+					continue
+				}
+				files = append(files, schemas.Parse(f.Name, f.Data))
+			}
+			got := describe(schemas.Assemble(files))
+			if strings.Contains(got, "hush") { // every secret value in the archives is made of this word
+				t.Errorf("a secret is shown:\n%s", got)
+			}
+			if *update {
+				archive.Files[want].Data = []byte(got)
+				if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(archive.Files[want].Data), got); diff != "" {
+				t.Errorf("differs (-want +got), run go test -update when it is meant:\n%s", diff)
+			}
+		})
+	}
+}
+
+// describe writes down everything about a desired state but the objects themselves.
+func describe(d *schemas.Desired) string {
+	var b strings.Builder
+	for _, diagnostic := range d.Diagnostics {
+		fmt.Fprintln(&b, diagnostic.Error())
+	}
+	for _, vm := range d.VMs {
+		fmt.Fprintf(&b, "vm %s %s %s\n", vm.Address, vm.RunStrategy, vm.Position)
+	}
+	for _, broken := range d.Broken {
+		fmt.Fprintf(&b, "broken %s %s\n", broken.Address, broken.Position)
+	}
+	for _, opaque := range d.Opaque {
+		fmt.Fprintf(&b, "opaque %s\n", opaque)
+	}
+	if d.HasFleet {
+		fmt.Fprintf(&b, "fleet %s platform=%s drift=%s branch=%s\n", d.Fleet.Name, d.Fleet.Spec.Platform, d.Fleet.Spec.Drift, d.Fleet.Spec.Status.Branch)
+	}
+	return b.String()
+}

@@ -1,0 +1,354 @@
+package schemas_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// one reads a manifest that must be in order and hold one machine.
+func one(t testing.TB, manifest string) *schemas.VM {
+	t.Helper()
+	d := schemas.Assemble([]*schemas.File{schemas.Parse("vm.yaml", []byte(manifest))})
+	if len(d.VMs) != 1 {
+		t.Fatalf("%d machines, diagnostics: %v", len(d.VMs), d.Diagnostics)
+	}
+	return d.VMs[0]
+}
+
+// vmi is a small machine with more lines of spec, each indented by two spaces.
+func vmi(name, spec string) string {
+	return "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata:\n  name: " + name + "\nspec:\n" + spec
+}
+
+// TestConformance reads KubeVirt's own examples: each is in order, or refused for exactly what is not carried out.
+func TestConformance(t *testing.T) {
+	refused := map[string][]string{
+		"csmall":                {"kind"},
+		"vm-alpine-datavolume":  {"spec.dataVolumeTemplates", "spec.template.spec.volumes[0].dataVolume"},
+		"vm-alpine-multipvc":    {"spec.template.spec.volumes[0].persistentVolumeClaim", "spec.template.spec.volumes[1].persistentVolumeClaim"},
+		"vm-cirros-csmall":      {"spec.instancetype"},
+		"vmi-pvc":               {"spec.volumes[0].persistentVolumeClaim"},
+		"vmi-replicaset-cirros": {"kind"},
+		"vmi-sriov":             {"spec.domain.devices.interfaces[1].sriov"},
+		"vmi-usb":               {"spec.domain.devices.hostDevices"},
+		"vmi-windows":           {"spec.volumes[0].persistentVolumeClaim"},
+	}
+	files, err := filepath.Glob("testdata/conformance/*.yaml")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d manifests: %v", len(files), err)
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := schemas.Parse(path, content)
+		var got []string
+		for _, d := range file.Diagnostics {
+			if !strings.Contains(d.Message, "not carried out by gitvirt") {
+				t.Errorf("%v", d)
+			}
+			got = append(got, d.Path)
+		}
+		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
+		if diff := cmp.Diff(refused[name], got); diff != "" {
+			t.Errorf("%s: refused fields differ (-want +got):\n%s", name, diff)
+		}
+		if file.Opaque || len(file.VMs)+len(file.Broken) == 0 && name != "csmall" && name != "vmi-replicaset-cirros" {
+			t.Errorf("%s: opaque=%v, %d machines, %d broken", name, file.Opaque, len(file.VMs), len(file.Broken))
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	vm := one(t, vmi("web", `
+  architecture: amd64
+  domain:
+    resources: {limits: {cpu: "3", memory: 64M}}
+    features: {hyperv: {synictimer: {}}, acpi: {enabled: false}}
+    firmware: {bootloader: {bios: {}}}
+    devices:
+      disks:
+      - {name: second, cdrom: {}}
+  volumes:
+  - {name: first, containerDisk: {image: "cirros:1"}}
+  - {name: second, containerDisk: {image: cirros}}
+`))
+	spec := vm.Spec()
+	for _, test := range []struct {
+		what      string
+		got, want any
+	}{
+		{"memory comes from the limits", spec.Domain.Memory.Guest.String(), "64M"},
+		{"a socket per limited CPU", spec.Domain.CPU.Sockets, uint32(3)},
+		{"one core", spec.Domain.CPU.Cores, uint32(1)},
+		{"the CPU request is the limit", spec.Domain.Resources.Requests.Cpu().String(), "3"},
+		{"an interface", spec.Domain.Devices.Interfaces[0].Masquerade != nil, true},
+		{"on the pod network", spec.Networks[0].Pod != nil, true},
+		{"the CD-ROM is on sata", spec.Domain.Devices.Disks[0].CDRom.Bus, kubevirtv1.DiskBusSATA},
+		{"the CD-ROM is read-only", *spec.Domain.Devices.Disks[0].CDRom.ReadOnly, true},
+		{"a disk for the volume without one", spec.Domain.Devices.Disks[1].Name, "first"},
+		{"on sata, as KubeVirt has it", spec.Domain.Devices.Disks[1].Disk.Bus, kubevirtv1.DiskBusSATA},
+		{"a tag is pulled when missing", string(spec.Volumes[0].ContainerDisk.ImagePullPolicy), "IfNotPresent"},
+		{"no tag is pulled always", string(spec.Volumes[1].ContainerDisk.ImagePullPolicy), "Always"},
+		{"no UUID is invented", string(spec.Domain.Firmware.UUID), ""},
+		{"acpi stays off", *spec.Domain.Features.ACPI.Enabled, false},
+		{"synictimer needs synic", *spec.Domain.Features.Hyperv.SyNIC.Enabled, true},
+		{"synic needs vpindex", *spec.Domain.Features.Hyperv.VPIndex.Enabled, true},
+		{"an instance runs once", vm.RunStrategy, kubevirtv1.RunStrategyOnce},
+		{"the object says so too", *vm.Object.Spec.RunStrategy, kubevirtv1.RunStrategyOnce},
+		{"the namespace is filled in", vm.Object.Namespace, "default"},
+		{"the grace period is KubeVirt's", vm.TerminationGracePeriod(), 30 * time.Second},
+	} {
+		if diff := cmp.Diff(test.want, test.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.what, diff)
+		}
+	}
+	without := one(t, vmi("web", "  domain: {memory: {guest: 1Gi}, devices: {autoattachPodInterface: false}}\n"))
+	if n := len(without.Spec().Networks); n != 0 {
+		t.Errorf("autoattachPodInterface: false still gives %d networks", n)
+	}
+}
+
+func TestRecord(t *testing.T) {
+	written := one(t, vmi("web", `
+  domain:
+    cpu: {cores: 2}
+    memory: {guest: 1024Mi}
+    devices: {disks: [], autoattachSerialConsole: false}
+  volumes:
+  - name: seed
+    cloudInitNoCloud: {userData: "hush <ä>", networkData: hush}
+`))
+	want := `{"kind":"VirtualMachineInstance","metadata":{"name":"web","namespace":"default"},"spec":{"runStrategy":"Once","template":{"spec":{` +
+		`"domain":{"cpu":{"cores":2},"devices":{"autoattachSerialConsole":false},"memory":{"guest":"1Gi"}},` +
+		`"volumes":[{"cloudInitNoCloud":{"networkData":"DIGEST","userData":"DIGEST"},"name":"seed"}]}}}}`
+	got := regexp.MustCompile(`sha256:[0-9a-f]{64}`).ReplaceAllString(string(written.Record), "DIGEST")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("record (-want +got):\n%s", diff)
+	}
+	other := one(t, `{"kind": "VirtualMachineInstance", "apiVersion": "kubevirt.io/v1alpha3", "metadata": {"name": "web", "uid": "x"},
+"spec": {"volumes": [{"cloudInitNoCloud": {"networkData": "hush", "userData": "hush <\u00e4>"}, "name": "seed"}],
+"domain": {"memory": {"guest": "1Gi"}, "cpu": {"cores": 0x2, "model": ""}, "devices": {"autoattachSerialConsole": no}}}}`)
+	if written.Hash != other.Hash {
+		t.Errorf("the same wish written differently:\n%s\n%s", written.Record, other.Record)
+	}
+	renamed := one(t, vmi("web2", "  domain: {memory: {guest: 1Gi}}\n  volumes: [{name: seed, cloudInitNoCloud: {userData: \"hush <ä>\"}}]\n"))
+	if strings.Contains(string(renamed.Record), regexp.MustCompile(`"userData":"(.*?)"`).FindStringSubmatch(string(written.Record))[1]) {
+		t.Error("the digest of a secret is the same in two machines")
+	}
+	for _, vm := range []*schemas.VM{written, other} {
+		for i, c := range vm.Record {
+			if c < 0x20 || c >= 0x7f || strings.IndexByte("<>&", c) >= 0 {
+				t.Errorf("byte %#x at %d of the record", c, i)
+			}
+		}
+	}
+}
+
+func TestRecordOfRunning(t *testing.T) {
+	const head = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: web}\nspec:\n  template: {spec: {domain: {memory: {guest: 1Gi}}}}\n"
+	if a, b := one(t, head+"  running: true\n"), one(t, head+"  runStrategy: Always\n"); a.Hash != b.Hash || a.RunStrategy != kubevirtv1.RunStrategyAlways {
+		t.Errorf("running: true is not runStrategy: Always: %s, %s", a.Record, b.Record)
+	}
+}
+
+func TestParseRecord(t *testing.T) {
+	vm := one(t, vmi("web", "  domain: {memory: {guest: 1Gi}, clock: {timer: {hpet: {}}}}\n  volumes: [{name: a, emptyDisk: {capacity: 1Gi}}]\n"))
+	object, secrets, err := schemas.ParseRecord(vm.Record, true)
+	if err != nil || len(secrets) != 0 {
+		t.Fatalf("%v, %v", secrets, err)
+	}
+	if diff := cmp.Diff(vm.Object.Spec, object.Spec); diff != "" {
+		t.Errorf("a record with defaults is not the object (-object +record):\n%s", diff)
+	}
+	bare, _, err := schemas.ParseRecord(vm.Record, false)
+	if err != nil || len(bare.Spec.Template.Spec.Networks) != 0 {
+		t.Errorf("defaults were filled in unasked: %v", err)
+	}
+	for _, broken := range []string{"", "{}", `{"metadata":{"name":"x"},"spec":{}}`, "null", "[1]"} {
+		if _, _, err := schemas.ParseRecord([]byte(broken), true); err == nil {
+			t.Errorf("ParseRecord(%q) finds nothing wrong", broken)
+		}
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	machine := schemas.Parse("vm.yaml", []byte(vmi("web", "  domain: {memory: {guest: 1Gi}}\n  volumes: [{name: seed, cloudInitNoCloud: {secretRef: {name: s}, networkDataSecretRef: {name: s}}}]\n")))
+	secret := func(user string) *schemas.File {
+		return schemas.Parse("secret.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {userdata: aHVzaA==, networkdata: bmV0}\nstringData: {"+user+"}\n"))
+	}
+	first := schemas.Assemble([]*schemas.File{machine, secret("")})
+	second := schemas.Assemble([]*schemas.File{secret("userdata: other"), machine})
+	if len(first.VMs) != 1 || len(second.VMs) != 1 {
+		t.Fatalf("%v %v", first.Diagnostics, second.Diagnostics)
+	}
+	if diff := cmp.Diff(map[string]schemas.SecretVolume{"seed": {UserData: "hush", NetworkData: "net"}}, first.VMs[0].Secrets); diff != "" {
+		t.Errorf("secrets (-want +got):\n%s", diff)
+	}
+	if got := second.VMs[0].Secrets["seed"].UserData; got != "other" {
+		t.Errorf("stringData does not win: %q", got)
+	}
+	if first.VMs[0].Hash == second.VMs[0].Hash {
+		t.Error("another secret is the same wish")
+	}
+	if machine.VMs[0].Secrets != nil {
+		t.Error("Assemble changed a file")
+	}
+	for _, vm := range []*schemas.VM{first.VMs[0], second.VMs[0]} {
+		if strings.Contains(string(vm.Record), "hush") || strings.Contains(string(vm.Record), "other") || !json.Valid(vm.Record) {
+			t.Errorf("record %s", vm.Record)
+		}
+		_, digests, err := schemas.ParseRecord(vm.Record, true)
+		if err != nil || len(digests) != 1 || !strings.HasPrefix(digests["seed"], "sha256:") {
+			t.Errorf("%v, %v", digests, err)
+		}
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	vm := schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: "default", Name: "web"}
+	instance := schemas.Address{Kind: schemas.KindVirtualMachineInstance, Namespace: "default", Name: "web"}
+	// These values are in the domains of users: they must never change.
+	if got, want := schemas.FirmwareUUID(vm), "31d24568-ed67-5d85-b8ac-5c7ed65214b2"; got != want {
+		t.Errorf("FirmwareUUID = %s, want %s", got, want)
+	}
+	if got, want := schemas.MACAddress(vm, "default"), "02:3a:de:a6:df:9d"; got != want {
+		t.Errorf("MACAddress = %s, want %s", got, want)
+	}
+	if schemas.FirmwareUUID(vm) != schemas.FirmwareUUID(instance) {
+		t.Error("the UUID depends on the kind")
+	}
+	if schemas.MACAddress(vm, "default") == schemas.MACAddress(vm, "other") {
+		t.Error("two interfaces have one MAC address")
+	}
+}
+
+func TestFleetDefaults(t *testing.T) {
+	d := schemas.Assemble(nil)
+	if d.HasFleet || d.Fleet == nil || d.Fleet.Spec.Platform != schemas.PlatformHost || d.Fleet.Spec.Drift != schemas.DriftCorrect ||
+		d.Fleet.Spec.Status.Branch != "gitvirt/status" || !d.Fleet.Spec.Status.IsEnabled() {
+		t.Errorf("%+v", d.Fleet)
+	}
+	file := schemas.Parse("gitvirt.yaml", []byte("apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nspec: {interval: 90s, drift: report, status: {enabled: false}}\n"))
+	d = schemas.Assemble([]*schemas.File{file})
+	if !d.HasFleet || time.Duration(d.Fleet.Spec.Interval) != 90*time.Second || d.Fleet.Spec.Drift != schemas.DriftReport || d.Fleet.Spec.Status.IsEnabled() {
+		t.Errorf("%+v, %v", d.Fleet, d.Diagnostics)
+	}
+}
+
+// TestText covers what bytes a file may be made of.
+func TestText(t *testing.T) {
+	good := vmi("web", "  domain: {memory: {guest: 1Gi}}\n")
+	for _, test := range []struct {
+		reason, text, want string
+	}{
+		{"a byte order mark is fine", "\ufeff" + good, ""},
+		{"so are DOS line ends", strings.ReplaceAll(good, "\n", "\r\n"), ""},
+		{"and directives", "%YAML 1.1\n---\n" + good + "...\n", ""},
+		{"and an end marker before the next document", good + "...\n---\n# nothing\n", ""},
+		{"no NUL", good + "#\x00", "NUL"},
+		{"no Latin-1", good + "# \xe4", "not UTF-8"},
+		{"no UTF-16", "\xff\xfea\x00", "UTF-16"},
+	} {
+		file := schemas.Parse("vm.yaml", []byte(test.text))
+		switch {
+		case test.want == "" && (len(file.VMs) != 1 || len(file.Diagnostics) != 0):
+			t.Errorf("%s: %v", test.reason, file.Diagnostics)
+		case test.want != "" && (!file.Opaque || len(file.Diagnostics) != 1 || !strings.Contains(file.Diagnostics[0].Message, test.want)):
+			t.Errorf("%s: opaque=%v, %v", test.reason, file.Opaque, file.Diagnostics)
+		}
+	}
+}
+
+// TestHostileInput must end soon and say little.
+func TestHostileInput(t *testing.T) {
+	var merges strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&merges, "  - &m%d {<<: [*m%d, *m%d]}\n", i+1, i, i)
+	}
+	for _, test := range []struct{ reason, text string }{
+		{"merges that double", vmi("x", "  tolerations:\n  - &m0 {key: a}\n"+merges.String())},
+		{"deep nesting", "a: " + strings.Repeat("[", 9000) + strings.Repeat("]", 9000)},
+		{"deep mappings", strings.Repeat("{a: ", 5000) + strings.Repeat("}", 5000)},
+		{"many unknown fields", vmi("x", "  domain: {memory: {guest: 1Gi}}\n"+unknownFields(50_000))},
+		{"many volumes", vmi("x", "  domain: {memory: {guest: 1Gi}}\n  volumes:\n"+strings.Repeat("  - {name: a, emptyDisk: {capacity: 1}}\n", 20_000))},
+		{"many documents", strings.Repeat("---\nkind: x\n", 20_000)},
+		{"a long name", vmi(strings.Repeat("a", 1<<20), "  domain: {}\n")},
+		{"a long field", vmi("x", "  "+strings.Repeat("a", 1<<16)+": 1\n")},
+	} {
+		start := time.Now()
+		file := schemas.Parse("x.yaml", []byte(test.text))
+		if n := len(file.Diagnostics); n > 2000 || n == 0 {
+			t.Errorf("%s: %d diagnostics", test.reason, n)
+		}
+		for _, d := range file.Diagnostics[:min(10, len(file.Diagnostics))] {
+			if len(d.Error()) > 2000 {
+				t.Errorf("%s: a message of %d bytes", test.reason, len(d.Error()))
+			}
+		}
+		t.Logf("%s: %v, %d diagnostics", test.reason, time.Since(start), len(file.Diagnostics))
+	}
+}
+
+func unknownFields(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "  field%d: 1\n", i)
+	}
+	return b.String()
+}
+
+// TestParallel: files are read by many goroutines at once; the race detector watches.
+func TestParallel(t *testing.T) {
+	content, err := os.ReadFile("testdata/conformance/vmi-masquerade.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	files := make([]*schemas.File, 16)
+	for i := range files {
+		group.Go(func() {
+			files[i] = schemas.Parse(fmt.Sprintf("%d.yaml", i), content)
+			schemas.Assemble(files[i : i+1])
+		})
+	}
+	group.Wait()
+	for _, file := range files {
+		if file.VMs[0].Hash != files[0].VMs[0].Hash {
+			t.Error("hashes differ")
+		}
+	}
+}
+
+// TestOrderDoesNotMatter: the desired state does not depend on the order of the files.
+func TestOrderDoesNotMatter(t *testing.T) {
+	paths, _ := filepath.Glob("testdata/conformance/*.yaml")
+	var files []*schemas.File
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, schemas.Parse(path, content), schemas.Parse("copy/"+path, content))
+	}
+	want := describe(schemas.Assemble(files))
+	rapid.Check(t, func(t *rapid.T) {
+		if diff := cmp.Diff(want, describe(schemas.Assemble(rapid.Permutation(files).Draw(t, "files")))); diff != "" {
+			t.Fatalf("(-sorted +shuffled):\n%s", diff)
+		}
+	})
+}
