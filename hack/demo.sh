@@ -83,16 +83,16 @@ libvirt_answers() { timeout 60 virsh -q -c "$uri" version >/dev/null 2>&1; }
 
 # our_domains prints the domains that have files below the demo's folder.
 our_domains() {
-  local domain
-  virsh -q -c "$uri" list --all --name | while read -r domain; do
-    if [ -n "$domain" ] && virsh -q -c "$uri" dumpxml "$domain" 2>/dev/null | grep -qF "$state/"; then
-      printf '%s\n' "$domain"
-    fi
+  local domain domains xml
+  domains=$(virsh -q -c "$uri" list --all --name)
+  for domain in $domains; do
+    xml=$(virsh -q -c "$uri" dumpxml "$domain" 2>/dev/null) || continue
+    case $xml in *"$state/"*) printf '%s\n' "$domain" ;; esac
   done
 }
 
 remove_all() {
-  local domain name
+  local domain domains name
   [ -d "$demo/processes" ] || return 0
   end_process controller
   # An agent whose controller was killed goes on; the folder it was given says that it is the demo's.
@@ -100,11 +100,18 @@ remove_all() {
   for name in "$demo"/processes/*; do
     case ${name##*/} in '*' | libvirtd | virtlogd) ;; *) end_process "${name##*/}" ;; esac
   done
-  if [ -d "$state" ] && libvirt_answers; then
-    for domain in $(our_domains); do
+  # When libvirtd died with the last run and was the demo's own, somebody has to be there to remove the domains.
+  if [ -s "$demo/processes/libvirtd" ] && ended libvirtd; then start_libvirt; fi
+  if libvirt_answers; then
+    domains=$(our_domains)
+    for domain in $domains; do
       virsh -q -c "$uri" destroy "$domain" >/dev/null 2>&1 || true
-      virsh -q -c "$uri" undefine --nvram "$domain" >/dev/null || warn "domain $domain could not be removed"
+      virsh -q -c "$uri" undefine --nvram "$domain" >/dev/null
     done
+    domains=$(our_domains)
+    [ -z "$domains" ] || die "these domains could not be removed: $domains"
+  elif pgrep -f "qemu-system.*$state/" >/dev/null; then
+    die "guests of the demo run in $state and libvirtd, which could stop them, does not answer"
   fi
   end_process libvirtd
   end_process virtlogd
@@ -117,7 +124,7 @@ show_logs() {
   for log in "$demo"/*.log "$state"/agent/vms/*/*/console.log; do
     [ -s "$log" ] || continue
     warn "--- the end of $log"
-    tail -n 25 "$log" >&2
+    tail -n 25 "$log" | cut -c1-400 >&2
   done
 }
 
@@ -177,7 +184,7 @@ start_registry() {
   mkdir -p "$demo/registry"
   cat >"$demo/registry.yml" <<END
 version: 0.1
-log: {level: warn}
+log: {level: error, accesslog: {disabled: true}}
 storage: {filesystem: {rootdirectory: $demo/registry}}
 http: {addr: 127.0.0.1:$registry_port}
 END
@@ -202,9 +209,9 @@ start_git_server() {
   say "  the repository is at $git_url"
 }
 
-# copy_manifests FOLDER copies manifests into the clone, with the registry that really runs.
+# copy_manifests FOLDER TARGET copies manifests into a folder of the clone, with the registry that really runs.
 copy_manifests() {
-  cp -R "$1/." "$work/"
+  cp -R "$1/." "$work/$2"
   if [ "$registry_port" != 5000 ]; then
     find "$work" -name '*.yaml' -exec sed -i "s,localhost:5000/,localhost:$registry_port/," {} +
   fi
@@ -229,7 +236,7 @@ booted() { [ "$(grep -caF 'gitvirt-guest: ready' "$(console "$1")" 2>/dev/null)"
 prove() {
   local what=$1
   shift
-  progress "proof: $what" wait_for "$proof_limit" still_alive_and "$@" || die "no proof within $proof_limit s: $what"
+  progress "proof: $what" wait_for "$proof_limit" still_alive_and "$@" || die "no proof: $what"
 }
 
 # still_alive_and CHECK... ends the waiting at once when the controller is gone.
@@ -288,7 +295,7 @@ start_registry
 start_git_server
 
 stage "The first push: three machines"
-copy_manifests examples/quickstart
+copy_manifests examples/quickstart .
 commit_and_push "Two web servers and a database" main
 say
 show bin/gitvirt plan --git "$git_url" --rev main --state-dir "$state"
@@ -313,7 +320,7 @@ show virsh -c "$uri" list --all
 
 stage "The second push: one changed, one new, one gone"
 git -C "$work" checkout -q -b grow
-copy_manifests examples/quickstart-next
+copy_manifests examples/quickstart-next/vms vms
 git -C "$work" rm -q vms/db-1.yaml
 commit_and_push "More memory for web-1, a third web server, no database" grow
 say

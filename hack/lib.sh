@@ -59,7 +59,7 @@ progress() {
   progress_pid=
   if [ -n "$shown" ]; then printf '\r\033[K'; fi
   if [ "$status" -ne 0 ]; then
-    warn "  $what: failed after $(seconds_since "$start"); the end of its output:"
+    warn "  $what: failed after $(seconds_since "$start")"
     tail -n 20 "$log" | sed 's/^/    /' >&2
   else
     say "  $what: $(seconds_since "$start")"

@@ -91,6 +91,9 @@ func (a *Agent) host(address schemas.Address) domainxml.Host {
 	}
 }
 
+// pruneInterval is how often container disks are looked for that nothing uses any more.
+const pruneInterval = time.Hour
+
 // Run follows the hypervisor until ctx ends: it reads everything when the connection comes, one domain at each of its
 // events, and everything again from time to time.
 func (a *Agent) Run(ctx context.Context) {
@@ -100,6 +103,8 @@ func (a *Agent) Run(ctx context.Context) {
 	defer events.Wait()
 	resync := time.NewTicker(a.config.Resync)
 	defer resync.Stop()
+	prune := time.NewTicker(pruneInterval)
+	defer prune.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -111,6 +116,8 @@ func (a *Agent) Run(ctx context.Context) {
 			resync.Reset(max(a.config.Resync, 20*time.Since(started)))
 		case <-inbox.wake:
 			a.follow(ctx, inbox)
+		case <-prune.C:
+			a.pruneImages(ctx)
 		}
 	}
 }

@@ -18,9 +18,27 @@ import (
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
+// facts are what was read of a domain. Of its definitions only the digests are kept: thousands of them would be most of
+// the agent's memory.
+type facts struct {
+	Name         string // empty for a domain that is missing
+	UUID         string
+	State        hypervisor.State
+	StopReason   hypervisor.StopReason
+	Persistent   bool
+	config, live [sha256.Size]byte
+}
+
+func factsOf(domain hypervisor.Domain) facts {
+	return facts{
+		Name: domain.Name, UUID: domain.UUID, State: domain.State, StopReason: domain.StopReason, Persistent: domain.Config != "",
+		config: sha256.Sum256([]byte(domain.Config)), live: sha256.Sum256([]byte(domain.Live)),
+	}
+}
+
 // seen is one domain as it was read last, with what was concluded from it.
 type seen struct {
-	domain hypervisor.Domain
+	domain facts
 	// record is nil for the domains of others; running is the record of the running guest.
 	record  *domainxml.Record
 	running *domainxml.Record
@@ -32,10 +50,11 @@ type seen struct {
 // observe concludes from a domain what watchers are told. before is what was seen last time and may be nil; what did
 // not change is taken over from it.
 func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
-	if before != nil && before.domain == domain {
+	read := factsOf(domain)
+	if before != nil && before.domain == read {
 		return before
 	}
-	now := &seen{domain: domain}
+	now := &seen{domain: read}
 	definition := domain.Config
 	if definition == "" {
 		definition = domain.Live
@@ -58,7 +77,7 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		Address: record.Address.String(), Name: domain.Name, Uuid: domain.UUID, Fleet: record.Fleet,
 		Revision: record.Revision, Source: record.Source, State: stateName(domain.State), Stop: stopReason(domain, record),
 		Ran: record.Ran, Transient: domain.Config == "", Hash: record.Hash, Record: record.Spec,
-		Fingerprint: fingerprint(now),
+		Fingerprint: fingerprint(now, domain.Config),
 	}
 	if now.running != nil {
 		message.RunningHash = now.running.Hash
@@ -80,7 +99,7 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		})
 	}
 	if domain.Config != "" {
-		if before != nil && before.record != nil && before.domain.Config == domain.Config {
+		if before != nil && before.record != nil && before.domain.config == read.config {
 			if old, ok := before.message.(*api.Domain); ok {
 				message.Drift = old.GetDrift()
 			}
@@ -104,7 +123,7 @@ func (a *Agent) damaged(now *seen, err error) *seen {
 	address := schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: namespace, Name: name}
 	now.message = &api.Domain{
 		Address: address.String(), Name: now.domain.Name, Uuid: now.domain.UUID, State: stateName(now.domain.State),
-		Problem: now.problem, Fingerprint: fingerprint(now),
+		Problem: now.problem, Fingerprint: hex.EncodeToString(now.domain.config[:]),
 	}
 	return now
 }
@@ -169,7 +188,7 @@ func missing(record *domainxml.Record) *seen {
 
 // fingerprint changes with everything that a plan depends on: the definition, what was applied, the power state, and
 // what the running guest was started with. Of the record only what gitvirt applied counts, not what it noted since.
-func fingerprint(now *seen) string {
+func fingerprint(now *seen, config string) string {
 	h := sha256.New()
 	running, applied := "", ""
 	if now.running != nil {
@@ -179,7 +198,7 @@ func fingerprint(now *seen) string {
 		applied = now.record.Hash + now.record.Fleet
 	}
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00", now.domain.UUID, stateName(now.domain.State), running, applied)
-	before, metadata, _ := strings.Cut(now.domain.Config, "<metadata>")
+	before, metadata, _ := strings.Cut(config, "<metadata>")
 	_, after, _ := strings.Cut(metadata, "</metadata>")
 	fmt.Fprintf(h, "%s\x00%s", before, after)
 	return hex.EncodeToString(h.Sum(nil))[:32]
@@ -199,7 +218,7 @@ const (
 
 func stateName(state hypervisor.State) string {
 	switch state {
-	case hypervisor.StateRunning, hypervisor.StateShutdown:
+	case hypervisor.StateRunning, hypervisor.StateShutdown, hypervisor.StateStarting:
 		return stateRunning
 	case hypervisor.StatePaused, hypervisor.StatePMSuspended:
 		return statePaused

@@ -11,7 +11,9 @@ import (
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/disks"
+	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/nodeagent/images"
 )
 
 // stepLimit is how long one step may take beside the guest's grace period: pulling a large image is the slow part.
@@ -122,7 +124,10 @@ func statusOf(err error) error {
 		code = codes.Aborted
 	case errors.Is(err, ErrInvalid), errors.Is(err, hypervisor.ErrInvalid), errors.Is(err, hypervisor.ErrConflict):
 		code = codes.InvalidArgument
-	case errors.Is(err, disks.ErrNoSpace):
+	case errors.Is(err, disks.ErrShrink), errors.Is(err, disks.ErrForbidden), errors.Is(err, diskfile.ErrForeignData),
+		errors.Is(err, images.ErrInvalid), errors.Is(err, images.ErrTooLarge):
+		code = codes.FailedPrecondition
+	case errors.Is(err, diskfile.ErrNoSpace):
 		code = codes.ResourceExhausted
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		code = codes.Canceled

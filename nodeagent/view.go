@@ -176,3 +176,10 @@ func (v *view) blind() bool {
 	defer v.mu.Unlock()
 	return v.unknown != ""
 }
+
+// all returns every domain, and false when the host is unknown.
+func (v *view) all() (domains []*seen, known bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Collect(maps.Values(v.domains)), v.unknown == ""
+}

@@ -97,10 +97,16 @@ func running(source kubevirtv1.Volume, before *domainxml.Record, active bool) *d
 		return nil
 	}
 	at := slices.IndexFunc(before.Volumes, func(volume domainxml.Volume) bool { return volume.Name == source.Name && volume.Kind == kind })
-	if at < 0 || (source.HostDisk != nil && source.HostDisk.Path != before.Volumes[at].Path) {
+	if at < 0 || (source.HostDisk != nil && !samePath(source.HostDisk.Path, before.Volumes[at].Path)) {
 		return nil
 	}
 	return &before.Volumes[at]
+}
+
+// samePath reports whether a manifest's path leads to the file that a record names, whose symbolic links are resolved.
+func samePath(manifest, recorded string) bool {
+	resolved, err := filepath.EvalSymlinks(manifest)
+	return manifest == recorded || (err == nil && resolved == recorded)
 }
 
 // one makes or finds one volume.

@@ -38,9 +38,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 		return p, p.identify()
 	}
 	b := builder{plan: p, want: want, foreign: newForeignIndex(have.Foreign)}
-	if err := b.merge(want, have.Domains); err != nil {
-		return nil, err
-	}
+	b.merge(want, have.Domains)
 	p.summarize()
 	return p, p.identify()
 }
@@ -52,7 +50,7 @@ type builder struct {
 }
 
 // merge walks both sides, each ordered by address, once.
-func (b *builder) merge(want *schemas.Desired, domains []*Domain) error {
+func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 	vms := want.VMs
 	broken := make(map[schemas.Address]bool, len(want.Broken))
 	for _, object := range want.Broken {
@@ -78,13 +76,10 @@ func (b *builder) merge(want *schemas.Desired, domains []*Domain) error {
 			}
 			domains = domains[1:]
 		default:
-			if err := b.update(vms[0], domains[0]); err != nil {
-				return err
-			}
+			b.update(vms[0], domains[0])
 			vms, domains = vms[1:], domains[1:]
 		}
 	}
-	return nil
 }
 
 func (b *builder) add(step Step) { b.plan.Steps = append(b.plan.Steps, step) }
@@ -209,37 +204,37 @@ func (b *builder) withheld() string {
 }
 
 // update plans what an existing domain needs.
-func (b *builder) update(vm *schemas.VM, have *Domain) error {
+func (b *builder) update(vm *schemas.VM, have *Domain) {
 	switch {
 	case have.Problem != "":
 		b.hold(vm.Address, "its domain's record cannot be understood: "+have.Problem)
-		return nil
+		return
 	case have.Fleet != b.plan.Fleet && have.Fleet != schemas.DefaultFleet().Name:
 		b.hold(vm.Address, fmt.Sprintf("domain %s belongs to the fleet %q, not to %q; remove it there first", have.Name, have.Fleet, b.plan.Fleet))
-		return nil
+		return
 	case have.State == StateMissing:
 		b.create(vm, ReasonDrift, have)
-		return nil
+		return
 	}
 	power := wantsPower(vm, have)
 	inactive := have.RunningHash == ""
 	if vm.Hash == have.Hash && (inactive || vm.Hash == have.RunningHash) && power == PowerKeep &&
 		len(have.Drift) == 0 && !have.Transient && have.Fleet == b.plan.Fleet {
 		b.plan.Unchanged++
-		return nil
+		return
 	}
 	step, err := b.difference(vm, have)
 	if err != nil {
-		return err
+		b.hold(vm.Address, err.Error())
+		return
 	}
 	step.decide(power, have)
 	if step.Action == "" {
 		b.plan.Unchanged++
-		return nil
+		return
 	}
 	b.block(&step)
 	b.add(step)
-	return nil
 }
 
 func (b *builder) hold(address schemas.Address, reason string) {
@@ -262,14 +257,14 @@ func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 	if vm.Hash != have.Hash {
 		changes, err := diffRecords(have.Record, vm.Record)
 		if err != nil {
-			return step, fmt.Errorf("comparing %s: %w", vm.Address, err)
+			return step, fmt.Errorf("it cannot be compared with what was applied: %w", err)
 		}
 		step.Reason, step.Changes, step.Define = ReasonChanged, changes, true
 	}
 	if have.RunningHash != "" && have.RunningHash != vm.Hash {
 		changes, err := diffRecords(have.RunningRecord, vm.Record)
 		if err != nil {
-			return step, fmt.Errorf("comparing %s with its running guest: %w", vm.Address, err)
+			return step, fmt.Errorf("it cannot be compared with the running guest: %w", err)
 		}
 		if step.Reason == "" {
 			step.Reason = ReasonPendingRestart

@@ -228,6 +228,16 @@ func TestBuildOpaqueFileWithholdsDestroy(t *testing.T) {
 	}
 }
 
+func TestBuildUnreadableRecordHoldsOnlyItsVM(t *testing.T) {
+	one, two := manifest("one", "Always", "128Mi"), manifest("two", "Always", "128Mi")
+	have := running(t, one, two)
+	have[0].Record, have[0].Hash = []byte("{"), "other"
+	p := build(t, desired(t, fleet, one, strings.Replace(two, "128Mi", "256Mi", 1)), have)
+	if len(p.Held) != 1 || p.Held[0].Address.Name != "one" || len(p.Steps) != 1 || p.Steps[0].Address.Name != "two" {
+		t.Fatalf("held %+v, steps %+v", p.Held, p.Steps)
+	}
+}
+
 func TestBuildForeignDomainBlocksCreate(t *testing.T) {
 	want := desired(t, manifest("a", "Always", "128Mi"))
 	mac := schemas.MACAddress(want.VMs[0].Address, "default")

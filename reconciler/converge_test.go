@@ -63,7 +63,7 @@ func converge(t *testing.T, actions []action) error {
 	if err := s.start(nil); err != nil {
 		return err
 	}
-	defer s.stop(nil)
+	defer func() { _ = s.stop(nil) }()
 	for _, a := range actions {
 		time.Sleep(a.pause)
 		s.do(a, w)
@@ -76,10 +76,10 @@ func converge(t *testing.T, actions []action) error {
 	s.host.SetUnknown("")
 	s.repo.Fail(nil)
 	s.branch.Fail(nil)
+	w.removed("c")
 	s.repo.Commit("mend", map[string]string{
 		"opaque.yaml": "", "a.yaml": manifest("a", "Always", "256Mi"), "b.yaml": manifest("b", "Halted", "256Mi"), "c.yaml": "",
 	})
-	w.removed("c")
 	s.r.Nudge()
 	time.Sleep(15 * time.Minute)
 	synctest.Wait()
@@ -191,7 +191,7 @@ func TestManyAtOnce(t *testing.T) {
 		if err := s.start(nil); err != nil {
 			t.Fatal(err)
 		}
-		defer s.stop(nil)
+		defer func() { _ = s.stop(nil) }()
 		time.Sleep(5 * time.Second)
 		s.host.Crash(vm("vm-000"))
 		time.Sleep(1100 * time.Millisecond)
@@ -203,6 +203,9 @@ func TestManyAtOnce(t *testing.T) {
 		synctest.Wait()
 		if err := s.synced(nil); err != nil {
 			t.Error(err)
+		}
+		if most := s.host.MostAtOnce(); most != 5 { // 4 are made, and the crashed one is started
+			t.Errorf("%d steps at once, want 5", most)
 		}
 		if n := len(s.host.Executions()); n != 101 {
 			t.Errorf("%d steps were carried out, want 101", n)

@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -108,9 +109,7 @@ func (r *recorder) add(event Event) {
 	key := keyOf(&event)
 	if before, ok := r.index[key]; ok {
 		event.FirstTime, event.Count = before.FirstTime, before.Count+1
-		at, _ := slices.BinarySearchFunc(r.order, before.ID, func(e *Event, id uint64) int {
-			return int(int64(e.ID) - int64(id)) //nolint:gosec // IDs count events, they do not overflow
-		})
+		at, _ := slices.BinarySearchFunc(r.order, before.ID, func(e *Event, id uint64) int { return cmp.Compare(e.ID, id) })
 		r.order = slices.Delete(r.order, at, at+1)
 	} else if len(r.order) == maxEvents {
 		delete(r.index, keyOf(r.order[0]))

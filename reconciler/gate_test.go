@@ -118,3 +118,54 @@ func TestLaneOf(t *testing.T) {
 		}
 	}
 }
+
+// TestGateRestarts: when a guest that is down may be started again.
+func TestGateRestarts(t *testing.T) {
+	start := time.Unix(1000, 0)
+	k := keyFor(webAddress)
+	tests := []struct {
+		reason   string
+		restarts int
+		ran      time.Duration // from the last start until it went down
+		byHand   bool          // somebody started it in between, and it went down again
+		want     time.Duration
+	}{
+		{"the first time at once", 0, time.Second, false, 0},
+		{"then it waits", 1, time.Second, false, 10 * time.Second},
+		{"longer", 2, time.Second, false, 20 * time.Second},
+		{"and longer", 5, time.Second, false, 160 * time.Second},
+		{"up to five minutes", 6, time.Second, false, 5 * time.Minute},
+		{"and no longer", 1000, time.Second, false, 5 * time.Minute},
+		{"one that ran for a while begins anew", 6, 5 * time.Minute, false, 0},
+		{"almost is not enough", 6, 5*time.Minute - 1, false, 5 * time.Minute},
+		{"one that somebody started waits from when it went down again", 2, time.Second, true, 20 * time.Second},
+	}
+	for _, test := range tests {
+		t.Run(test.reason, func(t *testing.T) {
+			g := newGate(func() float64 { return 0 })
+			down := start.Add(test.ran)
+			s := g.state(k)
+			s.hash, s.restarts, s.startedAt = "h1", test.restarts, start
+			have := &plan.Domain{Address: webAddress, State: plan.StateStopped, Ran: true, Stop: plan.StopCrashed}
+			step := gateStep(plan.ActionStart, plan.PowerOn, "h1", "f1")
+			if test.byHand {
+				g.ask(step, have, down)
+				g.running(k, down.Add(time.Second))
+				down = down.Add(time.Minute)
+			}
+			answer := g.ask(step, have, down)
+			if test.want == 0 {
+				if !answer.admit {
+					t.Fatalf("waits until %s", answer.until)
+				}
+				return
+			}
+			if answer.admit || answer.until.Sub(down) != test.want {
+				t.Fatalf("admit is %t, waits for %s, want %s", answer.admit, answer.until.Sub(down), test.want)
+			}
+			if !g.ask(step, have, answer.until).admit {
+				t.Error("the wait has no end")
+			}
+		})
+	}
+}

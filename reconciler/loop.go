@@ -78,7 +78,11 @@ func (l *loop) run(ctx context.Context, polls <-chan poll) {
 			l.dirty = true
 		case o := <-l.workers.done:
 			l.finished(ctx, o)
-		case note := <-notes:
+		case note, ok := <-notes:
+			if !ok {
+				notes = nil
+				break
+			}
 			l.r.event(note.Type, note.Reason, note.Address, "", note.Message)
 		}
 		timer.Stop()

@@ -62,7 +62,7 @@ type StatusBranch interface {
 // Config adjusts a Reconciler. The zero value is usable.
 type Config struct {
 	// Parallel is the number of steps of one kind (starting, defining; four times as many for those that wait for a
-	// guest to shut down) that are carried out at a time; 0 means 16.
+	// guest to shut down) that are carried out at a time; 0 means 20, as many as libvirtd has workers.
 	Parallel int
 	// Interval is the time between two polls. 0 leaves it to the Fleet's spec.interval, and then to DefaultInterval.
 	Interval time.Duration
@@ -90,7 +90,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("reconciler: Parallel, Interval, PollTimeout and PublishInterval must not be negative")
 	}
 	if c.Parallel == 0 {
-		c.Parallel = 16
+		c.Parallel = 20
 	}
 	if c.PollTimeout == 0 {
 		c.PollTimeout = time.Minute

@@ -38,7 +38,7 @@ func TestStories(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				s := newStory(t, archive)
-				defer s.stop(nil)
+				defer func() { _ = s.stop(nil) }()
 				s.play(path, string(archive.Comment))
 			})
 		})

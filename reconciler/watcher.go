@@ -63,7 +63,7 @@ func (w *watcher) host(now plan.Observed, started bool) {
 // domains walks two pictures of the host, each ordered by address, and tells what happened between them.
 func (w *watcher) domains(before, now []*plan.Domain, gate *gate, at time.Time) {
 	for len(before) > 0 || len(now) > 0 {
-		order := 0
+		var order int
 		switch {
 		case len(before) == 0:
 			order = 1

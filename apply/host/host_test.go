@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -230,9 +231,6 @@ func TestDiskOfExistingVMIsNotDeleted(t *testing.T) {
 	}
 }
 
-// methods are all the calls that a step makes.
-var methods = []fake.Method{fake.Domain, fake.Domains, fake.Define, fake.SetPower, fake.SetMetadata, fake.Undefine}
-
 // story is a sequence of wishes; after each the host must be as the last one says.
 func story(t *testing.T) []*schemas.Desired {
 	return []*schemas.Desired{
@@ -254,38 +252,41 @@ func TestAgentKilledAnywhereConverges(t *testing.T) {
 
 func interrupted(t *testing.T, fault func(*rig) error, mend func(*rig)) {
 	t.Helper()
-	for n := int64(1); ; n++ {
-		r := newRig(t)
-		var calls atomic.Int64
-		for _, method := range methods {
-			if method == fake.Domains {
-				continue // the periodic re-read has no fixed place in the story
-			}
-			r.hypervisor.Fail(method, func(context.Context, string) error {
-				if calls.Add(1) == n {
-					return fault(r)
-				}
-				return nil
-			})
-		}
-		mended := false
-		for _, want := range story(t) {
-			r.converge(want, func() {
-				if !mended && calls.Load() >= n {
-					mended = true
-					mend(r)
-				}
-			})
-		}
-		if r.state("default_a") != "" || r.state("default_b") != hypervisor.StateShutoff {
-			t.Fatalf("call %d: a is %q, b is %q", n, r.state("default_a"), r.state("default_b"))
-		}
-		r.stop()
-		if calls.Load() < n {
-			t.Logf("interrupted at each of %d calls", n-1)
-			return
-		}
+	calls := interruptAt(t, math.MaxInt64, fault, mend)
+	for n := range calls {
+		t.Run(fmt.Sprintf("call %d of %d", n+1, calls), func(t *testing.T) {
+			t.Parallel()
+			interruptAt(t, n+1, fault, mend)
+		})
 	}
+}
+
+// interruptAt plays the story with a fault at its n-th call, and returns how many calls there were.
+func interruptAt(t *testing.T, n int64, fault func(*rig) error, mend func(*rig)) int64 {
+	t.Helper()
+	r := newRig(t)
+	var calls atomic.Int64
+	for _, method := range []fake.Method{fake.Domain, fake.Define, fake.SetPower, fake.SetMetadata, fake.Undefine} {
+		r.hypervisor.Fail(method, func(context.Context, string) error {
+			if calls.Add(1) == n {
+				return fault(r)
+			}
+			return nil
+		})
+	}
+	mended := false
+	for _, want := range story(t) {
+		r.converge(want, func() {
+			if !mended && calls.Load() >= n {
+				mended = true
+				mend(r)
+			}
+		})
+	}
+	if r.state("default_a") != "" || r.state("default_b") != hypervisor.StateShutoff {
+		t.Errorf("a is %q, b is %q", r.state("default_a"), r.state("default_b"))
+	}
+	return calls.Load()
 }
 
 func TestStalePlanIsRefused(t *testing.T) {

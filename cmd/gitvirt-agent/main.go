@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -104,7 +105,12 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
-	domainType, why, err := emulation.Decide(ctx, policy, emulation.Options{})
+	if err := os.MkdirAll(o.stateDir, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
+		return fmt.Errorf("making the state directory: %w", err)
+	}
+	domainType, why, err := emulation.Decide(ctx, policy, func(ctx context.Context) emulation.Result {
+		return emulation.ProbeOnce(ctx, emulation.Options{}, filepath.Join(o.stateDir, "kvm.json"))
+	})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gitvirt/gitvirt/reconciler"
+	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 )
 
@@ -22,7 +23,7 @@ import (
 type serverFlags struct{ server string }
 
 func (f *serverFlags) add(command *cobra.Command, c *cli) {
-	server := "http://" + defaultListen
+	server := "http://" + httpapi.DefaultAddress
 	if value := c.getenv("GITVIRT_SERVER"); value != "" {
 		server = value
 	}

@@ -18,12 +18,10 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
 	"github.com/gitvirt/gitvirt/sources/directory"
 	"github.com/gitvirt/gitvirt/sources/git"
 )
-
-// defaultListen is where the read-only API is served.
-const defaultListen = "127.0.0.1:7480"
 
 // runFlags configure the controller.
 type runFlags struct {
@@ -45,7 +43,7 @@ func (c *cli) runCommand() *cobra.Command {
 		Long: `Poll the repository, plan, apply, and keep it so: changes of git, crashed guests and domains changed by hand are put
 right. The status goes to the status branch. When no agent answers on the socket one is started as a child.
 
-http://127.0.0.1:7480 serves /healthz, /readyz, /metrics and a read-only API below /api/v1; get, describe and events
+http://127.0.0.1:9471 serves /healthz, /readyz, /metrics and a read-only API below /api/v1; get, describe and events
 read it. VMs outlive the controller and the agent.
 
 Exit codes: 0 stopped by a signal, 1 an error at the start.`,
@@ -65,7 +63,7 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 	flags := command.Flags()
 	flags.DurationVar(&f.interval, "interval", 0, "time between two polls (default: the Fleet's spec.interval, or 15s)")
 	flags.IntVar(&f.parallel, "parallel", 8, "steps carried out at a time")
-	flags.StringVar(&f.listen, "listen", defaultListen, "address of the read-only API; keep it on loopback")
+	flags.StringVar(&f.listen, "listen", httpapi.DefaultAddress, "address of the read-only API; keep it on loopback")
 	flags.BoolVar(&f.noStatus, "no-status", false, "write no status branch")
 	flags.BoolVar(&f.json, "log-json", false, "log JSON lines")
 	flags.BoolVar(&f.debug, "debug", false, "log more")
@@ -136,7 +134,8 @@ func (c *cli) openSource(f *runFlags) (reconciler.Source, func(branch string) re
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, source.Close())
 	}
-	branches := func(branch string) reconciler.StatusBranch { return statusBranch{publisher, branch} }
+	follows := f.source.config.Branch
+	branches := func(branch string) reconciler.StatusBranch { return statusBranch{publisher, branch, follows} }
 	return source, branches, func() { _ = publisher.Close(); _ = source.Close() }, nil
 }
 
@@ -144,15 +143,30 @@ func (c *cli) openSource(f *runFlags) (reconciler.Source, func(branch string) re
 type statusBranch struct {
 	publisher *git.Publisher
 	branch    string
+	// follows is the branch that the manifests come from, when the command line names one.
+	follows string
 }
 
-// Read returns what the branch holds.
+// errOwnBranch keeps status files out of the branch that the manifests come from.
+var errOwnBranch = errors.New("the Fleet's spec.status.branch is the branch that the manifests come from; name another one")
+
+// Read returns what the branch holds; a branch that does not exist yet holds nothing.
 func (b statusBranch) Read(ctx context.Context) (map[string][]byte, error) {
-	return b.publisher.Read(ctx, b.branch)
+	if b.branch == b.follows {
+		return nil, errOwnBranch
+	}
+	files, err := b.publisher.Read(ctx, b.branch)
+	if errors.Is(err, sources.ErrEmpty) {
+		return nil, nil
+	}
+	return files, err
 }
 
 // Publish makes the branch hold the files.
 func (b statusBranch) Publish(ctx context.Context, files map[string][]byte, message string) (bool, error) {
+	if b.branch == b.follows {
+		return false, errOwnBranch
+	}
 	author := git.Author{Name: "gitvirt", Email: "gitvirt@localhost"}
 	result, err := b.publisher.Publish(ctx, b.branch, status.Owned, files, message, author)
 	return result.Changed, err

@@ -83,9 +83,14 @@ func isRepository(argument string) bool {
 // openGit opens the repository with its mirror below dir.
 func (c *cli) openGit(f *sourceFlags, dir string) (*git.Source, error) {
 	f.config.Dir = dir
-	f.config.Auth.TokenEnv = "GITVIRT_GIT_TOKEN"
-	f.config.Auth.PasswordEnv = "GITVIRT_GIT_PASSWORD"
-	f.config.Auth.SSHPassphraseEnv = "GITVIRT_SSH_PASSPHRASE"
+	for variable, name := range map[string]*string{
+		"GITVIRT_GIT_TOKEN": &f.config.Auth.TokenEnv, "GITVIRT_GIT_PASSWORD": &f.config.Auth.PasswordEnv,
+		"GITVIRT_SSH_PASSPHRASE": &f.config.Auth.SSHPassphraseEnv,
+	} {
+		if c.getenv(variable) != "" {
+			*name = variable
+		}
+	}
 	source, err := git.Open(f.config, git.WithGetenv(c.getenv))
 	if err != nil {
 		return nil, fmt.Errorf("opening the repository: %w", err)

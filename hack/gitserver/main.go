@@ -12,7 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/cgi" //nolint:gosec // git http-backend is a CGI program; Go has not had the HTTPoxy weakness since 1.6.3
+	"net/http/cgi" // HTTPoxy was mended in Go 1.6.3
 	"os"
 	"os/exec"
 	"os/signal"
@@ -23,8 +23,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "gitserver:", err)
 		os.Exit(1)
 	}

@@ -86,7 +86,7 @@ type Options struct {
 	// Owner is the user that QEMU runs as, and is given new disks; nil leaves them with the user of this process,
 	// which is enough where libvirt changes owners itself (dynamic_ownership, its default).
 	Owner *diskfile.Owner
-	// HostDiskRoots are the directories that hostDisks must lie in; empty allows any path.
+	// HostDiskRoots are the directories that hostDisks must lie in; empty allows any path outside the store's directory.
 	HostDiskRoots []string
 	// Now is the clock, time.Now by default.
 	Now func() time.Time
@@ -137,7 +137,7 @@ func (s *Store) Dir() string { return s.dir }
 // label is an RFC 1123 subdomain, the widest of the names that Kubernetes gives a namespace, a VM or a volume.
 var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-// checkName is the last line of defence: the schemas have checked names before. A name never leaves its directory.
+// checkName is the last line of defense: the schemas have checked names before. A name never leaves its directory.
 func checkName(what, name string) error {
 	if len(name) > 253 || !label.MatchString(name) || strings.Contains(name, "..") {
 		return fmt.Errorf("%s %q: want lower-case letters, digits, dashes and dots: %w", what, name, ErrForbidden)
@@ -217,7 +217,7 @@ func removeIfEmpty(dir string) error {
 	return nil
 }
 
-// volumeLock serialises what is done to one volume; it is a channel so that waiting ends with the context.
+// volumeLock serializes what is done to one volume; it is a channel so that waiting ends with the context.
 type volumeLock struct {
 	held    chan struct{}
 	waiters int

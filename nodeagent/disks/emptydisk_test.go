@@ -23,7 +23,7 @@ func TestEmptyDiskIsMadeOnceAndKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(store.Dir(), "disks/default/web-1/data.qcow2")
+	path := store.Dir() + "/disks/default/web-1/data.qcow2"
 	want := Ensured{Path: path, Format: diskfile.QCOW2, CapacityBytes: 64*mib + 512, Created: true}
 	if diff := cmp.Diff(want, made); diff != "" {
 		t.Error(diff)
@@ -78,7 +78,7 @@ func TestEmptyDiskCapacity(t *testing.T) {
 			put(t, "qcow2", got.Path, "write -P 7 1M 64k")
 		}
 	}
-	path := filepath.Join(store.Dir(), "disks/default/web-1/data.qcow2")
+	path := store.Dir() + "/disks/default/web-1/data.qcow2"
 	check(t, path)
 	put(t, "qcow2", path, "read -P 7 1M 64k")
 	if disks, err := store.List(t.Context()); err != nil || len(disks) != 1 || disks[0].CapacityBytes != 128*mib {
@@ -161,7 +161,7 @@ func TestEmptyDiskAfterCrash(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.reason, func(t *testing.T) {
 			store := newStore(t, Options{})
-			path := filepath.Join(store.Dir(), "disks/default/web-1/data.qcow2")
+			path := store.Dir() + "/disks/default/web-1/data.qcow2"
 			test.leave(t, path)
 			if _, err := store.List(t.Context()); err != nil {
 				t.Errorf("List() = %v", err)
@@ -266,6 +266,9 @@ func TestOverlay(t *testing.T) {
 			path, err := store.NewOverlay(t.Context(), vm("web-1"), "root", backing)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if named, err := store.OverlayPath(vm("web-1"), "root"); err != nil || named != path {
+				t.Errorf("OverlayPath() = %q, %v; want %q", named, err, path)
 			}
 			check(t, path)
 			put(t, "qcow2", path, "read -P 5 0 64k")

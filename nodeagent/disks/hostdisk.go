@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -70,12 +71,22 @@ func (s *Store) checkHostPath(path string) error {
 	case strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("path %q: it holds a control character: %w", path, ErrForbidden)
 	}
-	for _, own := range []string{disksDir, vmsDir} {
-		if below(filepath.Join(s.dir, own), path) {
-			return fmt.Errorf("path %s: it lies among gitvirt's own disks: %w", path, ErrForbidden)
-		}
+	if below(s.dir, path) && !s.hasRootFor(path) {
+		return fmt.Errorf("path %s: it lies among gitvirt's own files: %w", path, ErrForbidden)
 	}
 	return nil
+}
+
+// hasRootFor reports whether the operator set aside a directory inside the store's for host disks, and path lies in it.
+func (s *Store) hasRootFor(path string) bool {
+	for _, own := range []string{disksDir, vmsDir} {
+		if below(filepath.Join(s.dir, own), path) {
+			return false
+		}
+	}
+	return slices.ContainsFunc(s.opts.HostDiskRoots, func(root string) bool {
+		return root != s.dir && below(s.dir, root) && below(root, path)
+	})
 }
 
 // below reports whether path is dir or lies in it, by name.

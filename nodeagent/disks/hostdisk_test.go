@@ -28,8 +28,8 @@ func TestHostDiskIsMade(t *testing.T) {
 	if err != nil || info.Size() != 64*mib || info.Mode() != 0o600 {
 		t.Fatalf("%v, %v", info, err)
 	}
-	if blocks := info.Sys().(*syscall.Stat_t).Blocks; blocks != 0 {
-		t.Errorf("a sparse disk takes %d blocks", blocks)
+	if blocks := run(t, "stat", "-c", "%b", path); blocks != "0\n" {
+		t.Errorf("a sparse disk takes %s blocks", blocks)
 	}
 }
 
@@ -173,10 +173,18 @@ func TestHostDiskInStoreIsForbidden(t *testing.T) {
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	symlink(t, filepath.Dir(other.Path), link)
-	for _, path := range []string{other.Path, filepath.Join(link, "data.qcow2")} {
+	image := filepath.Join(store.Dir(), "images", "disk")
+	write(t, image, make([]byte, mib))
+	for _, path := range []string{other.Path, filepath.Join(link, "data.qcow2"), image} {
 		if _, err := store.EnsureHostDisk(t.Context(), vm("web-1"), "stolen", HostDisk{Path: path}); !errors.Is(err, ErrForbidden) {
-			t.Errorf("EnsureHostDisk(%s) = %v: another machine's disk, want ErrForbidden", path, err)
+			t.Errorf("EnsureHostDisk(%s) = %v: not a machine's own, want ErrForbidden", path, err)
 		}
+	}
+	root := filepath.Join(store.Dir(), "hostdisks")
+	withRoot := newStoreIn(t, store.Dir(), Options{HostDiskRoots: []string{root}})
+	write(t, filepath.Join(root, "a.img"), make([]byte, mib))
+	if _, err := withRoot.EnsureHostDisk(t.Context(), vm("web-1"), "allowed", HostDisk{Path: filepath.Join(root, "a.img")}); err != nil {
+		t.Errorf("a directory that the operator set aside: %v", err)
 	}
 }
 

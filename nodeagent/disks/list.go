@@ -151,13 +151,12 @@ type Deleted struct {
 // that gitvirt did not make, or that another volume names as well, is forgotten and its file kept.
 func (s *Store) Delete(ctx context.Context, ids ...string) ([]Deleted, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	for _, id := range ids {
-		release, err := s.lock(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		defer release()
+	release, err := s.lockAll(ctx, ids)
+	if err != nil {
+		return nil, err
 	}
+	defer release()
+
 	records, readErr := s.records()
 	users := map[string]int{}
 	for _, record := range records {
@@ -184,6 +183,25 @@ func (s *Store) Delete(ctx context.Context, ids ...string) ([]Deleted, error) {
 		deleted = append(deleted, one)
 	}
 	return deleted, nil
+}
+
+// lockAll locks volumes in the order of their sorted IDs, so that two callers never wait for each other.
+func (s *Store) lockAll(ctx context.Context, ids []string) (release func(), err error) {
+	held := make([]func(), 0, len(ids))
+	release = func() {
+		for _, one := range held {
+			one()
+		}
+	}
+	for _, id := range ids {
+		one, err := s.lock(ctx, id)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, one)
+	}
+	return release, nil
 }
 
 // deleteOne removes the file first: a crash in between leaves a record whose file is missing, which can be deleted again.

@@ -103,7 +103,7 @@ func TestDecide(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.reason, func(t *testing.T) {
-			got, reason, err := Decide(t.Context(), test.policy, test.opts)
+			got, reason, err := Decide(t.Context(), test.policy, func(ctx context.Context) Result { return Probe(ctx, test.opts) })
 			if got != test.want || (err != nil) != test.fails {
 				t.Fatalf("Decide() = %q, %v; want %q, error %v", got, err, test.want, test.fails)
 			}
@@ -121,7 +121,7 @@ func TestDecide(t *testing.T) {
 func TestDecideCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := Decide(ctx, Auto, Options{}); !errors.Is(err, context.Canceled) {
+	if _, _, err := Decide(ctx, Auto, func(ctx context.Context) Result { return Probe(ctx, Options{}) }); !errors.Is(err, context.Canceled) {
 		t.Errorf("Decide() = %v, want context.Canceled: a cancelled probe decides nothing", err)
 	}
 }

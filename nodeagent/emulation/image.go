@@ -38,7 +38,7 @@ func guestImage() []byte {
 	copy(image[gdtOffset:], gdt())
 	image = append(image, enterLongMode()...)
 	image = append(image, longMode()...)
-	end := uint32(loadAddress + len(image))
+	end := uint32(loadAddress + len(image)) //nolint:gosec // some 160 bytes
 
 	flags := uint32(multibootFlags)
 	for i, word := range []uint32{
@@ -85,8 +85,8 @@ func enterLongMode() []byte {
 	)
 	code = binary.LittleEndian.AppendUint32(code, loadAddress+descriptorOffset)
 	const jumpLength = 7
-	long := uint32(loadAddress + codeOffset + len(code) + jumpLength)
-	code = append(code, 0xea) // jmp 0x08:long
+	long := uint32(loadAddress + codeOffset + len(code) + jumpLength) //nolint:gosec // some 160 bytes
+	code = append(code, 0xea)                                         // jmp 0x08:long
 	code = binary.LittleEndian.AppendUint32(code, long)
 	return append(code, 0x08, 0x00)
 }

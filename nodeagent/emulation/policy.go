@@ -47,15 +47,15 @@ func (e *UnusableError) Error() string {
 }
 
 // Decide returns the libvirt domain type that the policy leads to on this host, "kvm" or "qemu", and why. It probes
-// KVM unless the policy is Always; the answer holds until the host changes, so callers ask once.
-func Decide(ctx context.Context, policy Policy, opts Options) (domainType, reason string, err error) {
+// KVM with probe unless the policy is Always; the answer holds until the host changes, so callers ask once.
+func Decide(ctx context.Context, policy Policy, probe func(context.Context) Result) (domainType, reason string, err error) {
 	if policy == Always {
 		return DomainQEMU, "software emulation was asked for", nil
 	}
 	if _, err := ParsePolicy(string(policy)); err != nil {
 		return "", "", err
 	}
-	result := Probe(ctx, opts)
+	result := probe(ctx)
 	if err := ctx.Err(); err != nil {
 		return "", "", fmt.Errorf("probing KVM: %w", err)
 	}

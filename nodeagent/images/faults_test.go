@@ -153,7 +153,9 @@ func TestStalledTransfer(t *testing.T) {
 		body := record(r, real).Body.Bytes()
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 		_, _ = w.Write(body[:len(body)/2])
-		w.(http.Flusher).Flush()
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
 		if len(body) > 1000 {
 			<-r.Context().Done()
 		}
@@ -169,7 +171,7 @@ func TestStalledTransfer(t *testing.T) {
 
 func TestCancelledTransfer(t *testing.T) {
 	registry := newRegistry(t)
-	disk := make([]byte, 4<<20)
+	disk := make([]byte, 2<<20)
 	_, _ = rand.Read(disk)
 	ref := registry.push("test:v1", imageOf(t, []item{{name: "disk/a.img", data: disk}}))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,7 +185,7 @@ func TestCancelledTransfer(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	registry := newRegistry(t)
-	disk := make([]byte, 4<<20)
+	disk := make([]byte, 2<<20)
 	_, _ = rand.Read(disk)
 	ref := registry.push("test:v1", imageOf(t, []item{{name: "disk/a.img", data: disk}}))
 	var last, total int64
@@ -193,7 +195,7 @@ func TestProgress(t *testing.T) {
 		}
 		last, total = d, all
 	}})
-	if err != nil || last != total || total < 4<<20 {
+	if err != nil || last != total || total < 2<<20 {
 		t.Errorf("progress ended at %d of %d (%v)", last, total, err)
 	}
 }
@@ -206,7 +208,7 @@ func TestSizeLimits(t *testing.T) {
 		opts   Options
 		text   string
 	}{
-		{"a file that is too large", []item{{name: "disk/a.img", data: rawDisk("x")}}, Options{MaxFileSize: 1<<20 - 1}, "at most 1024.0 KiB are allowed"},
+		{"a file that is too large", []item{{name: "disk/a.img", data: rawDisk("x")}}, Options{MaxFileSize: 1<<17 - 1}, "at most 128.0 KiB are allowed"},
 		{"a disk that is too large for a guest", []item{{name: "disk/a.qcow2", data: qcow2(t)}}, Options{MaxVirtualSize: 1 << 20}, "at most 1.0 MiB are allowed"},
 		{"a layer that unpacks without end", []item{{name: "x", data: make([]byte, 8<<20)}, {name: "disk/a.img", data: rawDisk("x")}}, Options{MaxFileSize: 2 << 20}, "unpacks to more than 4.0 MiB"},
 	}
@@ -235,14 +237,14 @@ func TestNoSpace(t *testing.T) {
 		}
 	})
 	registry := newRegistry(t)
-	disk := make([]byte, 4<<20)
+	disk := make([]byte, 2<<20)
 	_, _ = rand.Read(disk)
 	large := registry.push("large:v1", imageOf(t, []item{{name: "disk/a.img", data: disk}}))
 	small := registry.push("small:v1", imageOf(t, []item{{name: "disk/a.img", data: rawDisk("x")}}))
 	cache := newCacheIn(t, filepath.Join(mount, "cache"), Options{})
 	_, err := cache.Get(t.Context(), large, GetOptions{})
 	var full *diskfile.NoSpaceError
-	if !errors.As(err, &full) || full.Need != 4<<20 {
+	if !errors.As(err, &full) || full.Need != 2<<20 {
 		t.Errorf("Get() = %v, want a NoSpaceError with figures", err)
 	}
 	noLeftovers(t, cache)

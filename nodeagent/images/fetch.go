@@ -186,3 +186,52 @@ func (w *watchedReader) Read(p []byte) (int, error) {
 	}
 	return n, fmt.Errorf("the transfer broke after %s: %w: %w", diskfile.FormatBytes(w.read), err, ErrUnavailable)
 }
+
+// flight is a digest that somebody is working on.
+type flight struct {
+	held    chan struct{}
+	waiters int
+}
+
+// enter waits until nobody else works on the digest. It is a channel, so that waiting ends with the context, and a caller that
+// gives up does not take the others down with it.
+func (c *Cache) enter(ctx context.Context, digest string) (release func(), err error) {
+	c.mu.Lock()
+	f := c.flights[digest]
+	if f == nil {
+		f = &flight{held: make(chan struct{}, 1)}
+		c.flights[digest] = f
+	}
+	f.waiters++
+	c.mu.Unlock()
+	leave := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if f.waiters--; f.waiters == 0 {
+			delete(c.flights, digest)
+		}
+	}
+	select {
+	case f.held <- struct{}{}:
+		return func() { <-f.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fmt.Errorf("waiting for image %s: %w", digest, context.Cause(ctx))
+	}
+}
+
+// resolve returns the digest that a source has now.
+func (c *Cache) resolve(ctx context.Context, from source) (v1.Hash, error) {
+	var digest v1.Hash
+	err := c.retry(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, c.opts.StallTimeout)
+		defer cancel()
+		var err error
+		digest, err = from.resolve(ctx)
+		return err
+	})
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("resolving it: %w", err)
+	}
+	return digest, nil
+}

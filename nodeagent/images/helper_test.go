@@ -60,10 +60,10 @@ func tarOf(t testing.TB, items ...item) []byte {
 // imageOf returns an image whose layers hold the items, the lowest layer first.
 func imageOf(t testing.TB, layers ...[]item) v1.Image {
 	t.Helper()
-	image := v1.Image(empty.Image)
+	image := empty.Image
 	for _, items := range layers {
 		raw := tarOf(t, items...)
-		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil })
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil }, tarball.WithCompressedCaching)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,9 +74,9 @@ func imageOf(t testing.TB, layers ...[]item) v1.Image {
 	return image
 }
 
-// rawDisk is a disk of 1 MiB with something at both ends and nothing in between.
+// rawDisk is a disk of 128 KiB with something at both ends and nothing in between.
 func rawDisk(mark string) []byte {
-	disk := make([]byte, 1<<20)
+	disk := make([]byte, 1<<17)
 	copy(disk, mark)
 	copy(disk[len(disk)-len(mark):], mark)
 	return disk

@@ -30,7 +30,6 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
 )
@@ -145,7 +144,7 @@ func Open(dir string, opts Options) (*Cache, error) {
 	c := &Cache{dir: dir, opts: opts.withDefaults(), flights: map[string]*flight{}}
 	for _, sub := range []string{imagesDir, refsDir, tmpDir} {
 		// QEMU runs as another user: it passes through, and lists nothing.
-		if err := os.MkdirAll(filepath.Join(dir, sub), dirMode); err != nil {
+		if err := os.MkdirAll(filepath.Join(dir, sub), dirMode); err != nil { //nolint:gosec // the operator chooses the directory
 			return nil, fmt.Errorf("image cache: %w", err)
 		}
 	}
@@ -325,7 +324,7 @@ func (c *Cache) pull(ctx context.Context, ref string, from source, opts GetOptio
 
 	hit, ok, err := c.lookup(digest.String(), want)
 	if err == nil && !ok {
-		if err = c.fetch(ctx, from, digest, opts, want); err != nil {
+		if err := c.fetch(ctx, from, digest, opts, want); err != nil {
 			return found{}, err
 		}
 		hit, ok, err = c.lookup(digest.String(), want)
@@ -368,53 +367,4 @@ func cleanInnerPath(path string) (string, error) {
 		}
 	}
 	return clean, nil
-}
-
-// flight is a digest that somebody is working on.
-type flight struct {
-	held    chan struct{}
-	waiters int
-}
-
-// enter waits until nobody else works on the digest. It is a channel, so that waiting ends with the context, and a caller that
-// gives up does not take the others down with it.
-func (c *Cache) enter(ctx context.Context, digest string) (release func(), err error) {
-	c.mu.Lock()
-	f := c.flights[digest]
-	if f == nil {
-		f = &flight{held: make(chan struct{}, 1)}
-		c.flights[digest] = f
-	}
-	f.waiters++
-	c.mu.Unlock()
-	leave := func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if f.waiters--; f.waiters == 0 {
-			delete(c.flights, digest)
-		}
-	}
-	select {
-	case f.held <- struct{}{}:
-		return func() { <-f.held; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, fmt.Errorf("waiting for image %s: %w", digest, context.Cause(ctx))
-	}
-}
-
-// resolve returns the digest that a source has now.
-func (c *Cache) resolve(ctx context.Context, from source) (v1.Hash, error) {
-	var digest v1.Hash
-	err := c.retry(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, c.opts.StallTimeout)
-		defer cancel()
-		var err error
-		digest, err = from.resolve(ctx)
-		return err
-	})
-	if err != nil {
-		return v1.Hash{}, fmt.Errorf("resolving it: %w", err)
-	}
-	return digest, nil
 }

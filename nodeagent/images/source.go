@@ -58,6 +58,7 @@ type storedLayer struct {
 	through func(io.Reader) io.Reader
 }
 
+// Compressed opens the stored bytes.
 func (s storedLayer) Compressed() (io.ReadCloser, error) {
 	stored, err := s.stored()
 	if err != nil {
@@ -69,8 +70,13 @@ func (s storedLayer) Compressed() (io.ReadCloser, error) {
 	}{s.through(stored), stored}, nil
 }
 
-func (s storedLayer) Digest() (v1.Hash, error)            { return s.diffID, nil }
-func (s storedLayer) Size() (int64, error)                { return s.size, nil }
+// Digest, Size and MediaType complete the interface; nothing calls them.
+func (s storedLayer) Digest() (v1.Hash, error) { return s.diffID, nil }
+
+// Size is as above.
+func (s storedLayer) Size() (int64, error) { return s.size, nil }
+
+// MediaType is as above.
 func (s storedLayer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
 
 // The prefixes of local references, named as skopeo names them.

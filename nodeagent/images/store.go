@@ -165,7 +165,7 @@ func (c *Cache) newTemporary() (*os.File, error) {
 		return nil, diskfile.ExplainNoSpace(fmt.Errorf("making a temporary file: %w", err), c.dir, c.dir, 0)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("locking a temporary file: %w", err), file.Close(), os.Remove(file.Name()))
+		return nil, errors.Join(fmt.Errorf("locking a temporary file: %w", err), file.Close(), os.Remove(file.Name())) //nolint:gosec // CreateTemp has just named it
 	}
 	return file, nil
 }
@@ -212,13 +212,12 @@ type sparseWriter struct {
 	limit  int64
 }
 
-var zeros [sparseBlock]byte
-
 // Write implements io.Writer. A run of blocks that hold data is one write.
 func (w *sparseWriter) Write(p []byte) (int, error) {
 	if w.offset+int64(len(p)) > w.limit {
 		return 0, fmt.Errorf("more than %s: %w", diskfile.FormatBytes(w.limit), ErrTooLarge)
 	}
+	var zeros [sparseBlock]byte
 	start := 0 // of the data that is not written yet
 	for at := 0; at < len(p); {
 		end := min(at+sparseBlock-int((w.offset+int64(at))%sparseBlock), len(p))

@@ -2,6 +2,9 @@
 // and the events. It changes nothing, shows no sensitive value, and is meant for loopback: it has no authentication, so
 // it refuses requests whose Host header is not one it was told of (a web page that resolves its own name to 127.0.0.1
 // would otherwise read it).
+//
+// The fields of the answers are named as in the JSON of plans; a VM's status is the one of the status branch, and named
+// as there.
 package httpapi
 
 import (

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -241,20 +242,22 @@ func TestServe(t *testing.T) {
 
 // TestNoSecrets: whatever is asked and whatever happens, nothing of a secret is shown: not by HTTP, not in the status
 // branch, not in the log.
-func TestNoSecrets(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+func TestNoSecrets(outer *testing.T) {
+	rapid.Check(outer, func(t *rapid.T) {
 		marker := rapid.StringMatching(`[a-z]{4}-marker-[a-z0-9]{8}`).Draw(t, "secret")
 		second := rapid.StringMatching(`[a-z]{4}-second-[a-z0-9]{8}`).Draw(t, "changed secret")
 		broken := rapid.SampledFrom([]string{"", "password: x\n  : [" + marker + "\n", "apiVersion: v1\nkind: Secret\nmetadata: {name: x}\nstringData: {userdata: [" + marker + "]}\n"}).Draw(t, "broken file")
 		happens := rapid.SampledFrom([]string{"nothing", "edit", "crash", "retry", "stalled", "unknown"}).Draw(t, "fault")
-		if problem := secretStory(marker, second, broken, happens); problem != "" {
+		var problem string
+		synctest.Test(outer, func(t *testing.T) { problem = secretStory(t, marker, second, broken, happens) })
+		if problem != "" {
 			t.Fatal(problem)
 		}
 	})
 }
 
-func secretStory(marker, second, broken, happens string) string {
-	w := newWorld(&testing.T{}, map[string]string{"gitvirt.yaml": fleet, "web.yaml": manifest("web", marker), "db.yaml": manifest("db", marker)})
+func secretStory(t *testing.T, marker, second, broken, happens string) string {
+	w := newWorld(t, map[string]string{"gitvirt.yaml": fleet, "web.yaml": manifest("web", marker), "db.yaml": manifest("db", marker)})
 	stop := w.run()
 	defer stop()
 	if err := until("in sync", w.synced); err != nil {

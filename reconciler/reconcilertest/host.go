@@ -24,7 +24,6 @@ type Host struct {
 
 	mu      sync.Mutex
 	domains map[schemas.Address]*plan.Domain
-	foreign []plan.Foreign
 	unknown string
 	edits   map[schemas.Address]int
 	faults  map[schemas.Address]Fault
@@ -32,6 +31,8 @@ type Host struct {
 	log     []Execution
 	cached  *plan.Observed
 	silent  bool
+	busy    int // steps that are being carried out now, and at most
+	most    int
 	changed chan struct{}
 }
 
@@ -68,7 +69,6 @@ func (h *Host) picture() *plan.Observed {
 	if h.unknown != "" {
 		return observed
 	}
-	observed.Foreign = slices.Clone(h.foreign)
 	for _, domain := range h.domains {
 		observed.Domains = append(observed.Domains, domain)
 	}
@@ -187,15 +187,6 @@ func (h *Host) Domain(address schemas.Address) (plan.Domain, bool) {
 	return *domain, true
 }
 
-// Fill makes the host run what a revision wants.
-func (h *Host) Fill(want *schemas.Desired, revision string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, domain := range plan.FromDesired(want, revision).Domains {
-		h.put(*domain)
-	}
-}
-
 // Executions returns what the host was asked to do since the last call.
 func (h *Host) Executions() []Execution {
 	h.mu.Lock()
@@ -205,11 +196,23 @@ func (h *Host) Executions() []Execution {
 	return log
 }
 
+// MostAtOnce returns how many steps were carried out at the same time, at most.
+func (h *Host) MostAtOnce() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.most
+}
+
 // Execute implements apply.Executor.
 func (h *Host) Execute(ctx context.Context, target apply.Target, step plan.Step, progress func(string)) error {
+	h.mu.Lock()
+	h.busy++
+	h.most = max(h.most, h.busy)
+	h.mu.Unlock()
 	err := h.execute(ctx, target, step, progress)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.busy--
 	h.log = append(h.log, Execution{Address: step.Address, Action: step.Action, Err: err})
 	return err
 }

@@ -122,7 +122,8 @@ func offPhase(in *Input) Phase {
 		return PhaseStarting
 	case plan.ActionUpdate, plan.ActionStop, plan.ActionDestroy:
 	}
-	if in.Domain.Ran {
+	halted := in.VM != nil && in.VM.RunStrategy == kubevirtv1.RunStrategyHalted
+	if in.Domain.Ran && !halted { // off is what it should be, however it got there
 		switch in.Domain.Stop {
 		case plan.StopCrashed, plan.StopFailed:
 			return PhaseCrashed

@@ -114,6 +114,9 @@ func (p *Publisher) fetchTip(ctx context.Context, st *store, branch plumbing.Ref
 		return plumbing.ZeroHash, err
 	}
 	defer func() { _ = from.Close() }() // what matters of it was read
+	if head, _, err := branchHead(refs, ""); err == nil && head == branch {
+		return plumbing.ZeroHash, &accessError{ErrDefaultBranch, "name another branch, such as gitvirt/status"}
+	}
 	tip, ok := refs.References[string(branch)]
 	if !ok {
 		return plumbing.ZeroHash, nil

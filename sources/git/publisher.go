@@ -49,6 +49,10 @@ type Result struct {
 // protected branch or a hook. It comes with sources.ErrAuth.
 var ErrRefused = errors.New("the server refuses the push")
 
+// ErrDefaultBranch says that the branch is the one that the repository's HEAD names: where people keep what they wrote,
+// and a Publisher replaces what it owns. It comes with sources.ErrAuth.
+var ErrDefaultBranch = errors.New("the repository's default branch is not for status files")
+
 // maxRefusals is how often in a row a push may fail on a branch that does not move before it is called refused. Once
 // or twice is a lock that somebody else holds.
 const maxRefusals = 6

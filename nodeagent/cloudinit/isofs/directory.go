@@ -53,13 +53,13 @@ func record(name []byte, start, size int, isDirectory bool, systemUse []byte) []
 		r[25] = 2
 	}
 	putBoth16(r[28:], 1)
-	r[32] = byte(len(name))
+	r[32] = byte(len(name)) //nolint:gosec // bounded by maxNameLength
 	copy(r[fixed:], name)
 	r = append(r, systemUse...)
 	if len(r)%2 == 1 {
 		r = append(r, 0)
 	}
-	r[0] = byte(len(r))
+	r[0] = byte(len(r)) //nolint:gosec // bounded by maxNameLength
 	return r
 }
 
@@ -73,7 +73,7 @@ func directoryAttributes() []byte { return append(posixAttributes(directoryMode,
 
 func fileAttributes(name string) []byte {
 	use := append(posixAttributes(fileMode, 1), timestamps()...)
-	return append(append(use, 'N', 'M', byte(5+len(name)), 1, 0), name...)
+	return append(append(use, 'N', 'M', byte(5+len(name)), 1, 0), name...) //nolint:gosec // bounded by maxNameLength
 }
 
 // posixAttributes is the PX entry in its 1991 form of 36 bytes, which every reader takes.
@@ -99,8 +99,8 @@ func sharingProtocol() []byte { return []byte{'S', 'P', 7, 1, 0xbe, 0xef, 0} }
 // continuationArea is the CE entry that says where extensionReference lies.
 func continuationArea(sector int) []byte {
 	entry := append([]byte{'C', 'E', 28, 1}, make([]byte, 24)...)
-	putBoth32(entry[4:], uint32(sector)) //nolint:gosec // bounded by MaxSize
-	putBoth32(entry[20:], uint32(len(extensionReference())))
+	putBoth32(entry[4:], uint32(sector))                     //nolint:gosec // bounded by MaxSize
+	putBoth32(entry[20:], uint32(len(extensionReference()))) //nolint:gosec // a small constant
 	return entry
 }
 

@@ -26,7 +26,7 @@ const (
 	MaxSize = 64 << 20
 	// maxNameLength keeps a directory record below its 255 bytes with the plain and the Rock Ridge name in it; Joliet allows 64 characters.
 	maxNameLength = 64
-	// padding is what mkisofs appends too: readers look ahead, and busybox's findfs recognises no volume below 68 KiB.
+	// padding is what mkisofs appends too: readers look ahead, and busybox's findfs recognizes no volume below 68 KiB.
 	padding = 150
 )
 
@@ -153,8 +153,8 @@ func volumeDescriptor(label string, plan layout, joliet bool) []byte {
 	putBoth16(d[124:], 1)                   // volume sequence number
 	putBoth16(d[128:], sectorSize)
 	putBoth32(d[132:], pathTableLength)
-	binary.LittleEndian.PutUint32(d[140:], uint32(tableL)) //nolint:gosec // a small constant
-	binary.BigEndian.PutUint32(d[148:], uint32(tableM))    //nolint:gosec // a small constant
+	binary.LittleEndian.PutUint32(d[140:], uint32(tableL))
+	binary.BigEndian.PutUint32(d[148:], uint32(tableM))
 	copy(d[156:], record([]byte{0}, root.start, root.sectors*sectorSize, true, nil))
 	copy(d[190:], text("", 128)) // volume set
 	copy(d[318:], text("", 128)) // publisher

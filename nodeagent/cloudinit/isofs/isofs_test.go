@@ -3,7 +3,6 @@ package isofs
 import (
 	"bytes"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,73 +43,13 @@ func writeImage(t *testing.T, label string, files []File) string {
 	return path
 }
 
-// TestLinuxReads mounts the image with the kernel's own reader in each of its views.
-func TestLinuxReads(t *testing.T) {
-	image := writeImage(t, "cidata", manyFiles())
-	tests := []struct {
-		reason, options string
-		lowered         bool
-	}{
-		{"what every guest does: Rock Ridge", "", false},
-		{"Rock Ridge where Joliet is not built in", ",nojoliet", false},
-		{"Joliet, as Windows reads it", ",norock", false},
-		{"plain ISO 9660, where Linux lowers the names", ",norock,nojoliet", true},
-		{"plain ISO 9660, the names as they are stored", ",norock,nojoliet,map=off", false},
-	}
-	for _, test := range tests {
-		t.Run(test.reason, func(t *testing.T) {
-			mount := t.TempDir()
-			out, err := exec.Command("mount", "-t", "iso9660", "-o", "loop,ro"+test.options, image, mount).CombinedOutput()
-			if err != nil {
-				t.Fatalf("mount (as root): %v: %s", err, out)
-			}
-			t.Cleanup(func() {
-				if out, err := exec.Command("umount", mount).CombinedOutput(); err != nil {
-					t.Errorf("umount: %v: %s", err, out)
-				}
-			})
-			name := func(f File) string {
-				if test.lowered {
-					return strings.ToLower(f.Name)
-				}
-				if strings.Contains(test.options, "map=off") {
-					return f.Name + ";1"
-				}
-				return f.Name
-			}
-			expectFiles(t, os.DirFS(mount), name)
-		})
-	}
-}
-
-func expectFiles(t *testing.T, got fs.FS, name func(File) string) {
-	t.Helper()
-	entries, err := fs.ReadDir(got, ".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := manyFiles(); len(entries) != len(want) {
-		t.Errorf("%d entries, want %d", len(entries), len(want))
-	}
-	for _, want := range manyFiles() {
-		data, err := fs.ReadFile(got, name(want))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		if !bytes.Equal(data, want.Data) {
-			t.Errorf("%s: %d bytes that differ from the %d that were written", want.Name, len(data), len(want.Data))
-		}
-	}
-}
-
 // TestDiskfsReads reads the image with an implementation that shares nothing with ours or the kernel's.
 func TestDiskfsReads(t *testing.T) {
 	handle, err := os.Open(writeImage(t, "cidata", manyFiles()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer handle.Close()
+	defer func() { _ = handle.Close() }() // only read
 	info, err := handle.Stat()
 	if err != nil {
 		t.Fatal(err)
@@ -126,13 +65,13 @@ func TestDiskfsReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]bool{}
-	for _, entry := range entries {
-		names[entry.Name()] = true
+	if want := manyFiles(); len(entries) != len(want) {
+		t.Errorf("%d entries, want %d", len(entries), len(want))
 	}
 	for _, want := range manyFiles() {
-		if !names[want.Name] {
-			t.Errorf("%s is missing", want.Name)
+		got, err := volume.ReadFile(want.Name)
+		if err != nil || !bytes.Equal(got, want.Data) {
+			t.Errorf("%s: %d bytes that differ from the %d that were written (%v)", want.Name, len(got), len(want.Data), err)
 		}
 	}
 }

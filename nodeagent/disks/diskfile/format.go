@@ -198,7 +198,7 @@ func checkQCOW2Geometry(header []byte, size int64) (Info, error) {
 		return Info{}, &FormatError{Reason: "the qcow2 image holds a disk of 0 bytes"}
 	case virtual > math.MaxInt64-sectorSize:
 		return Info{}, &FormatError{Reason: fmt.Sprintf("the qcow2 header is damaged (size %d)", virtual)}
-	case l1Offset > uint64(size) || refcountOffset > uint64(size):
+	case l1Offset > uint64(size) || refcountOffset > uint64(size): //nolint:gosec // a size is not negative
 		return Info{}, &FormatError{Reason: fmt.Sprintf("the qcow2 image is cut off: it has %d bytes and refers to more", size), Fix: "copy it again"}
 	}
 	return Info{Format: QCOW2, VirtualSize: (int64(virtual) + sectorSize - 1) / sectorSize * sectorSize}, nil

@@ -230,6 +230,10 @@ func testMetadataOff(s *suite) {
 		s.Errorf("metadata is %q, %q, want none after it was removed", owner, spec)
 	}
 	s.is(s.Hypervisor.SetMetadata(s.ctx, "a", metadataPrefix, metadataURI, "<not>XML"), hypervisor.ErrInvalid)
+	declared := "<" + metadataPrefix + ":a xmlns:" + metadataPrefix + "='" + metadataURI + "'/>"
+	if err := s.Hypervisor.SetMetadata(s.ctx, "a", metadataPrefix, metadataURI, declared); err == nil {
+		s.Error("an element that declares the namespace itself was taken; libvirt refuses it")
+	}
 }
 
 func testMetadataRunning(s *suite) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -109,6 +110,9 @@ func qualify(text, prefix, uri string) (string, error) {
 		case xml.StartElement:
 			if depth == 0 {
 				roots++
+				if declares(token, prefix) {
+					return "", fmt.Errorf("failed to create a new XML namespace: the element declares the prefix %q itself", prefix)
+				}
 				token.Attr = append([]xml.Attr{{Name: xml.Name{Space: "xmlns", Local: prefix}, Value: uri}}, token.Attr...)
 			}
 			depth++
@@ -125,6 +129,13 @@ func qualify(text, prefix, uri string) (string, error) {
 	}
 	// RawToken does not check what it passes on; this does.
 	return out.String(), xml.Unmarshal(out.Bytes(), new(struct{ XMLName xml.Name }))
+}
+
+// declares reports whether an element declares a prefix, which libvirt refuses where it declares it itself.
+func declares(element xml.StartElement, prefix string) bool {
+	return slices.ContainsFunc(element.Attr, func(attribute xml.Attr) bool {
+		return attribute.Name.Space == "xmlns" && attribute.Name.Local == prefix
+	})
 }
 
 func writeStart(out *bytes.Buffer, element xml.StartElement, prefix string) {

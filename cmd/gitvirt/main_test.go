@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// programs is where the tests build gitvirt and its agent, once and only when a test needs them.
+var programs = struct { //nolint:gochecknoglobals // shared by all tests of the package
+	once sync.Once
+	dir  string
+	err  error
+}{}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if programs.dir != "" {
+		_ = os.RemoveAll(programs.dir)
+	}
+	os.Exit(code)
+}
+
+// program returns a program as it is released: gitvirt static, the agent with libvirt loaded at run time.
+func program(t testing.TB, name string) string {
+	t.Helper()
+	programs.once.Do(func() {
+		programs.dir, programs.err = os.MkdirTemp("", "gitvirt-programs-")
+		if programs.err == nil {
+			programs.err = build(filepath.Join(programs.dir, "gitvirt"), []string{"CGO_ENABLED=0"}, ".")
+		}
+		if programs.err == nil {
+			programs.err = build(filepath.Join(programs.dir, "gitvirt-agent"), []string{"CGO_ENABLED=1"}, "-tags", "libvirt_dlopen", "../gitvirt-agent")
+		}
+	})
+	if programs.err != nil {
+		t.Fatal(programs.err)
+	}
+	return filepath.Join(programs.dir, name)
+}
+
+func build(output string, environment []string, args ...string) error {
+	command := exec.Command("go", append([]string{"build", "-o", output}, args...)...) //nolint:gosec,noctx // the project's own packages
+	command.Env = append(os.Environ(), environment...)
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", filepath.Base(output), err, out)
+	}
+	return nil
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/crane"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
+	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/sources/git/gittest"
+)
+
+// patience bounds every wait of these tests: guests boot in software emulation, several at a time.
+const patience = 90 * time.Second
+
+// rig is a whole gitvirt: a git server, a registry, a libvirt of its own, and the programs as they are built.
+type rig struct {
+	t          testing.TB
+	repo       *gittest.Repo
+	url        string
+	registry   string
+	daemon     *libvirttest.Daemon
+	state      string
+	listen     string
+	controller *exec.Cmd
+	log        bytes.Buffer
+}
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	r := &rig{t: t, repo: gittest.NewRepo(t), daemon: libvirttest.Start(t), listen: freeAddress(t)}
+	r.url = gittest.NewHTTPServer(t, r.repo, gittest.HTTPOptions{}).RepoURL
+	// Not t.TempDir: the path of a unix socket has at most 107 bytes.
+	state, err := os.MkdirTemp("", "gitvirt-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.state = state
+	t.Cleanup(func() {
+		r.stop(syscall.SIGTERM)
+		r.stopAgent()
+		if t.Failed() {
+			r.tell()
+		}
+		if err := os.RemoveAll(state); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// guest returns the folder of the guest that `make guest` builds.
+func guest(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("GITVIRT_GUEST")
+	if dir == "" {
+		out, err := exec.Command("../../hack/guest/path.sh").Output()
+		if err != nil {
+			t.Fatalf("asking for the guest: %v", err)
+		}
+		dir = strings.TrimSpace(string(out))
+	}
+	if _, err := os.Stat(filepath.Join(dir, "complete")); err != nil {
+		t.Fatalf("there is no guest at %s; build it with: make guest", dir)
+	}
+	return dir
+}
+
+// pushGuest serves the guest's image from a registry and returns its reference.
+func (r *rig) pushGuest() string {
+	r.t.Helper()
+	server := httptest.NewServer(registry.New())
+	r.t.Cleanup(server.Close)
+	path, err := layout.FromPath(filepath.Join(guest(r.t), "guest.oci"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	index, err := path.ImageIndex()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil || len(manifest.Manifests) == 0 {
+		r.t.Fatalf("the guest's layout: %v", err)
+	}
+	image, err := index.Image(manifest.Manifests[0].Digest)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	reference := strings.TrimPrefix(server.URL, "http://") + "/gitvirt/guest:1"
+	if err := crane.Push(image, reference, crane.Insecure); err != nil {
+		r.t.Fatal(err)
+	}
+	return reference
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+// start runs the controller; it starts the agent.
+func (r *rig) start() {
+	r.t.Helper()
+	r.controller = exec.Command(program(r.t, "gitvirt"), "run", "--git", r.url, "--branch", "main", "--state-dir", r.state, //nolint:noctx // stopped by the test
+		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "300ms", "--emulation", "always")
+	r.controller.Stdout, r.controller.Stderr = &r.log, &r.log
+	if err := r.controller.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// stop ends the controller with a signal.
+func (r *rig) stop(signal syscall.Signal) {
+	if r.controller == nil {
+		return
+	}
+	_ = r.controller.Process.Signal(signal)
+	_ = r.controller.Wait()
+	r.controller = nil
+}
+
+// agentPID finds the agent by its state directory; 0 when none runs.
+func (r *rig) agentPID() int {
+	out, err := exec.Command("pgrep", "-f", "gitvirt-agent --socket "+r.state).Output()
+	if err != nil {
+		return 0
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(out), &pid); err != nil {
+		return 0
+	}
+	return pid
+}
+
+// stopAgent ends an agent whose controller was killed.
+func (r *rig) stopAgent() {
+	for pid := r.agentPID(); pid != 0; pid = r.agentPID() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (r *rig) tell() {
+	r.t.Logf("controller and agent said:\n%s", r.log.String())
+	logs, _ := filepath.Glob(filepath.Join(r.state, "agent/vms/*/*/console.log"))
+	for _, path := range logs {
+		content, _ := os.ReadFile(path)
+		r.t.Logf("%s:\n%s", path, content)
+	}
+}
+
+// gitvirt runs a command of the CLI and returns what it printed and its exit code.
+func (r *rig) gitvirt(args ...string) (string, int) {
+	r.t.Helper()
+	var out bytes.Buffer
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	environment := map[string]string{"GITVIRT_SERVER": "http://" + r.listen, "XDG_CACHE_HOME": filepath.Join(r.state, "cache")}
+	code := run(ctx, args, strings.NewReader(""), &out, &out, func(name string) string { return environment[name] })
+	return out.String(), code
+}
+
+// statuses asks the controller; nothing when it does not answer.
+func (r *rig) statuses() map[string]*status.VM {
+	out, code := r.gitvirt("get", "-o", "json")
+	if code != 0 {
+		return nil
+	}
+	var vms []status.VM
+	if err := json.Unmarshal([]byte(out), &vms); err != nil {
+		r.t.Fatalf("get -o json: %v\n%s", err, out)
+	}
+	byName := map[string]*status.VM{}
+	for i := range vms {
+		byName[vms[i].Address.Name] = &vms[i]
+	}
+	return byName
+}
+
+// eventually waits for a condition.
+func (r *rig) eventually(what string, condition func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if condition() {
+			return
+		}
+	}
+	r.t.Fatalf("never: %s", what)
+}
+
+// settled waits until the VMs are exactly the named ones, in sync at a revision, in a phase.
+func (r *rig) settled(revision string, phases map[string]status.Phase) {
+	r.t.Helper()
+	var last map[string]*status.VM
+	r.eventually(fmt.Sprintf("settled at %v", phases), func() bool {
+		last = r.statuses()
+		if len(last) != len(phases) {
+			return false
+		}
+		for name, phase := range phases {
+			vm, ok := last[name]
+			if !ok || vm.Phase != phase || vm.Synced() != status.True {
+				return false
+			}
+		}
+		return revision == "" || r.statusBranchAt(revision)
+	})
+}
+
+// statusBranchAt reports whether the status branch tells of a revision.
+func (r *rig) statusBranchAt(revision string) bool {
+	return r.repo.Has("refs/heads/gitvirt/status") && strings.Contains(r.repo.Files("gitvirt/status")["README.md"], status.ShortRevision(revision))
+}
+
+// console returns what a guest wrote to its serial console.
+func (r *rig) console(name string) string {
+	content, err := os.ReadFile(filepath.Join(r.state, "agent/vms/default", name, "console.log"))
+	if err != nil {
+		return ""
+	}
+	return string(content)
+}
+
+// says waits until a guest has written a line to its serial console, at least n times.
+func (r *rig) says(name, line string, n int) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("%s says %q %d times", name, line, n), func() bool { return strings.Count(r.console(name), line) >= n })
+}

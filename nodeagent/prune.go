@@ -1,0 +1,39 @@
+package nodeagent
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+)
+
+// pruneImages gives back the space of container disks that no VM on this host is based on, those that are off
+// included. While the host cannot be read everything may be in use.
+func (a *Agent) pruneImages(ctx context.Context) {
+	inUse := map[string]bool{}
+	domains, known := a.view.all()
+	if !known {
+		return
+	}
+	for _, now := range domains {
+		if now.record == nil {
+			continue
+		}
+		for _, volume := range now.record.Volumes {
+			for _, path := range []string{volume.Backing, volume.Path, volume.Initrd} {
+				inUse[digestOf(path)] = true
+			}
+		}
+	}
+	removed, err := a.volumes.images.Prune(ctx, inUse)
+	if err != nil && ctx.Err() == nil {
+		a.config.Logger.Warn("cannot prune container disks", "error", err)
+	}
+	for _, image := range removed {
+		a.config.Logger.Info("removed a container disk that nothing uses", "digest", image.Digest, "refs", image.Refs)
+	}
+}
+
+// digestOf returns the digest of the image that a file of the image cache belongs to: the name of its folder.
+func digestOf(path string) string {
+	return strings.Replace(filepath.Base(filepath.Dir(path)), "-", ":", 1)
+}
