@@ -98,9 +98,10 @@ const pruneInterval = time.Hour
 // events, and everything again from time to time.
 func (a *Agent) Run(ctx context.Context) {
 	inbox := newInbox()
-	var events sync.WaitGroup
-	events.Go(func() { a.hypervisor.Events(ctx, inbox.add) })
-	defer events.Wait()
+	var followers sync.WaitGroup
+	followers.Go(func() { a.hypervisor.Events(ctx, inbox.add) })
+	followers.Go(func() { a.followAddresses(ctx) })
+	defer followers.Wait()
 	resync := time.NewTicker(a.config.Resync)
 	defer resync.Stop()
 	prune := time.NewTicker(pruneInterval)
@@ -149,7 +150,6 @@ func (a *Agent) readAll(ctx context.Context) {
 	}
 	for name, now := range a.view.take(&watcher{all: true, dirty: map[string]bool{}}).domains {
 		a.settle(ctx, name, now)
-		a.refreshAddresses(ctx, name, now)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -281,15 +282,35 @@ func (a *Agent) refreshAll(ctx context.Context) error {
 	return nil
 }
 
-// refreshAddresses asks for the IP addresses of the running guests; they come without an event.
-func (a *Agent) refreshAddresses(ctx context.Context, name string, now *seen) {
+// addressInterval is how often guests are asked for their IP addresses: they come and go without an event.
+const addressInterval = 10 * time.Second
+
+// followAddresses keeps the addresses of the running guests up to date. It has a goroutine of its own, because a guest
+// agent may take a second to answer, or to be given up on.
+func (a *Agent) followAddresses(ctx context.Context) {
+	tick := time.NewTicker(addressInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		domains, _ := a.view.all()
+		for _, now := range domains {
+			a.refreshAddresses(ctx, now)
+		}
+	}
+}
+
+func (a *Agent) refreshAddresses(ctx context.Context, now *seen) {
 	old, ok := now.message.(*api.Domain)
-	if !ok || !now.domain.State.Active() {
+	if !ok || now.domain.Name == "" || !now.domain.State.Active() {
 		return
 	}
-	addresses, err := a.hypervisor.Addresses(ctx, name)
+	addresses, err := a.hypervisor.Addresses(ctx, now.domain.Name)
 	if err != nil || slices.Equal(addresses, old.GetAddresses()) {
-		return // what is not known now is asked again at the next resync
+		return // what is not known now is asked again next time
 	}
 	message, ok := proto.Clone(old).(*api.Domain)
 	if !ok {
@@ -298,5 +319,5 @@ func (a *Agent) refreshAddresses(ctx context.Context, name string, now *seen) {
 	message.Addresses = addresses
 	fresh := *now
 	fresh.message = message
-	a.view.swap(name, now, &fresh)
+	a.view.swap(now.domain.Name, now, &fresh)
 }

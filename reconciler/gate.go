@@ -15,10 +15,11 @@ import (
 const (
 	// settleTime is how long the gate waits until the host shows what a step has done.
 	settleTime = 2 * time.Second
-	// restartMin and restartMax bound the wait before a guest that keeps going down is started again; the first time
-	// it is started at once. They are the kubelet's.
-	restartMin = 10 * time.Second
-	restartMax = 5 * time.Minute
+	// freeRestarts is how often a guest that goes down is started at once: twice is bad luck, or somebody who tries
+	// things out with virsh. After that it waits between restartMin and restartMax, the kubelet's times.
+	freeRestarts = 3
+	restartMin   = 10 * time.Second
+	restartMax   = 5 * time.Minute
 	// restartForget is how long a guest has to run until its restarts are forgotten.
 	restartForget = 5 * time.Minute
 )
@@ -47,7 +48,7 @@ type verdict struct {
 //   - A step that failed waits, longer each time, until git wants something else of the machine. One that succeeded
 //     and is needed again at once is treated like it: it does not converge.
 //   - A stalled one (apply.ErrStalled) waits until git wants something else or the domain has changed.
-//   - A guest that was running and is down is started at once; if it keeps going down, after 10 s, 20 s ... 5 min.
+//   - A guest that was running and is down is started at once, three times; if it keeps going down, after 10 s, 20 s ... 5 min.
 type gate struct {
 	states map[key]*attempts
 	rand   func() float64
@@ -162,11 +163,11 @@ func (s *attempts) restartAt(now time.Time) time.Time {
 			s.restarts = 0
 		}
 	}
-	if s.restarts == 0 {
+	if s.restarts < freeRestarts {
 		return s.downAt
 	}
 	wait := restartMin
-	for i := 1; i < s.restarts && wait < restartMax; i++ {
+	for i := freeRestarts; i < s.restarts && wait < restartMax; i++ {
 		wait *= 2
 	}
 	return s.downAt.Add(min(wait, restartMax))

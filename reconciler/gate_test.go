@@ -131,14 +131,15 @@ func TestGateRestarts(t *testing.T) {
 		want     time.Duration
 	}{
 		{"the first time at once", 0, time.Second, false, 0},
-		{"then it waits", 1, time.Second, false, 10 * time.Second},
-		{"longer", 2, time.Second, false, 20 * time.Second},
-		{"and longer", 5, time.Second, false, 160 * time.Second},
-		{"up to five minutes", 6, time.Second, false, 5 * time.Minute},
+		{"the third time as well", 2, time.Second, false, 0},
+		{"then it waits", 3, time.Second, false, 10 * time.Second},
+		{"longer", 4, time.Second, false, 20 * time.Second},
+		{"and longer", 7, time.Second, false, 160 * time.Second},
+		{"up to five minutes", 8, time.Second, false, 5 * time.Minute},
 		{"and no longer", 1000, time.Second, false, 5 * time.Minute},
-		{"one that ran for a while begins anew", 6, 5 * time.Minute, false, 0},
-		{"almost is not enough", 6, 5*time.Minute - 1, false, 5 * time.Minute},
-		{"one that somebody started waits from when it went down again", 2, time.Second, true, 20 * time.Second},
+		{"one that ran for a while begins anew", 8, 5 * time.Minute, false, 0},
+		{"almost is not enough", 8, 5*time.Minute - 1, false, 5 * time.Minute},
+		{"one that somebody started waits from when it went down again", 4, time.Second, true, 20 * time.Second},
 	}
 	for _, test := range tests {
 		t.Run(test.reason, func(t *testing.T) {

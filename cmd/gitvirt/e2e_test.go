@@ -111,7 +111,7 @@ func TestPushBecomesRunningVM(t *testing.T) {
 			t.Errorf("%s of the status branch holds a secret:\n%s", path, content)
 		}
 	}
-	if r.log.Len() == 0 || strings.Contains(r.log.String(), "proof-of-") {
+	if said := r.said(); said == "" || strings.Contains(said, "proof-of-") {
 		t.Error("the log is empty or holds a secret")
 	}
 }
@@ -120,7 +120,7 @@ func TestPushBecomesRunningVM(t *testing.T) {
 func TestWhatPeopleDoByHandIsPutRight(t *testing.T) {
 	r := newRig(t)
 	image := r.pushGuest()
-	r.repo.Commit(map[string]string{"gitvirt.yaml": fleetManifest, "a.yaml": vm{name: "a", script: "echo booted"}.manifest(image)})
+	r.repo.Commit(map[string]string{"gitvirt.yaml": fleetManifest, "a.yaml": strings.Replace(vm{name: "a", script: "echo booted"}.manifest(image), "        memory:", "        cpu: {cores: 2}\n        memory:", 1)})
 	r.start()
 	r.settled("", map[string]status.Phase{"a": status.PhaseRunning})
 	r.says("a", "booted", 1)
@@ -144,13 +144,13 @@ func TestWhatPeopleDoByHandIsPutRight(t *testing.T) {
 	}
 
 	before := r.daemon.QEMU("default_a")
-	r.daemon.Virsh("setvcpus", "default_a", "2", "--config", "--maximum")
+	r.daemon.Virsh("setvcpus", "default_a", "1", "--config")
 	r.eventually("setvcpus --config is reported", func() bool {
 		out, _ := r.gitvirt("events")
 		return strings.Contains(out, "DriftDetected")
 	})
 	r.eventually("setvcpus --config is corrected", func() bool {
-		return strings.Contains(r.daemon.Virsh("dumpxml", "--inactive", "default_a"), ">1</vcpu>")
+		return strings.Contains(r.daemon.Virsh("dumpxml", "--inactive", "default_a"), "<vcpu placement='static'>2</vcpu>")
 	})
 	r.daemon.Virsh("undefine", "default_a")
 	r.eventually("undefine is corrected", func() bool {
@@ -215,9 +215,12 @@ func TestOneBrokenVMStopsOnlyItself(t *testing.T) {
 	image := r.pushGuest()
 	shared := filepath.Join(r.state, "one.img")
 	disk := func(name, path, kind string) string {
+		if kind == "DiskOrCreate" {
+			kind += ", capacity: 4Mi"
+		}
 		return vm{
 			name: name, disks: "          - name: x\n            disk: {bus: virtio}\n",
-			volumes: "      - name: x\n        hostDisk: {path: " + path + ", type: " + kind + ", capacity: 4Mi}\n",
+			volumes: "      - name: x\n        hostDisk: {path: " + path + ", type: " + kind + "}\n",
 		}.manifest(image)
 	}
 	r.repo.Commit(map[string]string{

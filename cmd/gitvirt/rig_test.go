@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http/httptest"
@@ -37,7 +38,8 @@ type rig struct {
 	state      string
 	listen     string
 	controller *exec.Cmd
-	log        bytes.Buffer
+	// log is a file and no pipe: an agent outlives the controller that was killed, and would hold a pipe open.
+	log *os.File
 }
 
 func newRig(t testing.TB) *rig {
@@ -50,13 +52,16 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	r.state = state
+	if r.log, err = os.Create(filepath.Join(state, "log")); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		r.stop(syscall.SIGTERM)
 		r.stopAgent()
 		if t.Failed() {
 			r.tell()
 		}
-		if err := os.RemoveAll(state); err != nil {
+		if err := errors.Join(r.log.Close(), os.RemoveAll(state)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -123,7 +128,7 @@ func (r *rig) start() {
 	r.t.Helper()
 	r.controller = exec.Command(program(r.t, "gitvirt"), "run", "--git", r.url, "--branch", "main", "--state-dir", r.state, //nolint:noctx // stopped by the test
 		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "300ms", "--emulation", "always")
-	r.controller.Stdout, r.controller.Stderr = &r.log, &r.log
+	r.controller.Stdout, r.controller.Stderr = r.log, r.log
 	if err := r.controller.Start(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -160,8 +165,17 @@ func (r *rig) stopAgent() {
 	}
 }
 
+// said returns what the controller and the agent logged.
+func (r *rig) said() string {
+	content, err := os.ReadFile(r.log.Name())
+	if err != nil {
+		r.t.Error(err)
+	}
+	return string(content)
+}
+
 func (r *rig) tell() {
-	r.t.Logf("controller and agent said:\n%s", r.log.String())
+	r.t.Logf("controller and agent said:\n%s", r.said())
 	logs, _ := filepath.Glob(filepath.Join(r.state, "agent/vms/*/*/console.log"))
 	for _, path := range logs {
 		content, _ := os.ReadFile(path)

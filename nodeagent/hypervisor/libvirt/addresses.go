@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +53,7 @@ func (h *Hypervisor) Addresses(ctx context.Context, name string) ([]string, erro
 	type known struct {
 		addresses []netip.Addr
 		agent     bool
+		bridged   bool
 	}
 	first, err := call(ctx, h, quick, func(c *lv.Connect) (known, error) {
 		dom, err := c.LookupDomainByName(name)
@@ -63,7 +65,7 @@ func (h *Hypervisor) Addresses(ctx context.Context, name string) ([]string, erro
 		if err != nil {
 			return known{}, err
 		}
-		return known{addresses: addresses(dom, lv.DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE), agent: agentConnected(live)}, nil
+		return known{addresses: addresses(dom, lv.DOMAIN_INTERFACE_ADDRESSES_SRC_LEASE), agent: agentConnected(live), bridged: bridged(live)}, nil
 	})
 	if err != nil {
 		return nil, doing(err, "read addresses of", name)
@@ -72,7 +74,7 @@ func (h *Hypervisor) Addresses(ctx context.Context, name string) ([]string, erro
 	if first.agent {
 		found = append(found, h.askAgent(ctx, name)...)
 	}
-	if len(found) == 0 {
+	if len(found) == 0 && first.bridged {
 		found, err = h.ask(ctx, name, lv.DOMAIN_INTERFACE_ADDRESSES_SRC_ARP)
 		if err != nil {
 			return nil, doing(err, "read addresses of", name)
@@ -138,6 +140,11 @@ func addresses(dom *lv.Domain, source lv.DomainInterfaceAddressesSource) []netip
 		}
 	}
 	return found
+}
+
+// bridged reports whether a guest is on a network that the host's ARP table can know.
+func bridged(live string) bool {
+	return strings.Contains(live, "<interface type='network'") || strings.Contains(live, "<interface type='bridge'")
 }
 
 // agentConnected reports whether the guest has opened the agent's channel, by the XML of a running domain.
