@@ -34,13 +34,13 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 	if have.Unknown != "" {
 		p.Unknown = have.Unknown
 		p.UnknownCount = len(want.VMs)
-		p.summarize()
-		return p, p.identify()
+		err := p.finish()
+		return p, err
 	}
 	b := builder{plan: p, want: want, foreign: newForeignIndex(have.Foreign)}
 	b.merge(want, have.Domains)
-	p.summarize()
-	return p, p.identify()
+	err := p.finish()
+	return p, err
 }
 
 type builder struct {
@@ -57,7 +57,7 @@ func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 		broken[object.Address] = true
 	}
 	for len(vms) > 0 || len(domains) > 0 {
-		order := 0
+		var order int
 		switch {
 		case len(domains) == 0:
 			order = -1

@@ -227,6 +227,12 @@ func (p *Plan) summarize() {
 	p.Summary = s
 }
 
+// finish counts the steps and names the plan.
+func (p *Plan) finish() error {
+	p.summarize()
+	return p.identify()
+}
+
 // identify sets the ID from everything that decides what is carried out.
 func (p *Plan) identify() error {
 	h := sha256.New()

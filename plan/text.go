@@ -159,8 +159,12 @@ func (p *Plan) SummaryLine() string {
 		count int
 		text  string
 	}{
-		{s.Create, "to create"}, {s.Update, "to update"}, {s.Start, "to start"}, {s.Stop, "to shut down"},
-		{s.Restart, "to restart"}, {s.Replace, "to replace"},
+		{s.Create, "to create"},
+		{s.Update, "to update"},
+		{s.Start, "to start"},
+		{s.Stop, "to shut down"},
+		{s.Restart, "to restart"},
+		{s.Replace, "to replace"},
 	} {
 		if row.count > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", row.count, row.text))

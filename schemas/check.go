@@ -207,7 +207,8 @@ func (c *checker) given(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
 		path   []any
 		length int
 	}{
-		{at("volumes"), len(spec.Volumes)}, {at("networks"), len(spec.Networks)},
+		{at("volumes"), len(spec.Volumes)},
+		{at("networks"), len(spec.Networks)},
 		{at("domain", "devices", "disks"), len(spec.Domain.Devices.Disks)},
 		{at("domain", "devices", "interfaces"), len(spec.Domain.Devices.Interfaces)},
 	} {

@@ -210,7 +210,7 @@ func appendEscape(buf []byte, r rune) []byte {
 func appendASCII(buf, text []byte) []byte {
 	for _, r := range string(text) {
 		if r < 0x7f {
-			buf = append(buf, byte(r))
+			buf = append(buf, byte(r)) //nolint:gosec // below 0x80
 		} else {
 			buf = appendEscape(buf, r)
 		}

@@ -295,7 +295,7 @@ func TestStalePlanIsRefused(t *testing.T) {
 	r.converge(want)
 	next := desired(t, manifest("a", "Always", "128Mi"))
 	p := r.plan(next)
-	r.hypervisor.EditConfig("default_a", func(xml string) string { return strings.Replace(xml, "64Mi", "64Mi", 1) + "<!-- edited -->" })
+	r.hypervisor.EditConfig("default_a", func(xml string) string { return xml + "<!-- edited -->" })
 	err := r.apply(p)
 	if !errors.Is(err, apply.ErrStale) {
 		t.Fatalf("want ErrStale, got %v", err)

@@ -85,7 +85,7 @@ func (f *agentFlags) findBinary() (string, error) {
 
 // answers reports whether somebody listens on the agent's socket.
 func (f *agentFlags) answers() bool {
-	conn, err := net.DialTimeout("unix", f.socketPath(), time.Second)
+	conn, err := net.DialTimeout("unix", f.socketPath(), time.Second) //nolint:noctx // local, and bounded
 	if err != nil {
 		return false
 	}

@@ -175,9 +175,17 @@ func (c *cli) describe(ctx context.Context, server *serverFlags, argument, outpu
 
 func (c *cli) showVM(vm *status.VM) {
 	for _, row := range [][2]string{
-		{"Name", vm.Address.Name}, {"Namespace", vm.Address.Namespace}, {"Kind", vm.Address.Kind}, {"Phase", string(vm.Phase)},
-		{"Message", vm.Message}, {"Node", vm.Node}, {"Domain", vm.Domain}, {"Addresses", strings.Join(vm.Addresses, ", ")},
-		{"Manifest", vm.Source}, {"Wanted revision", vm.WantedRevision}, {"Observed revision", vm.ObservedRevision},
+		{"Name", vm.Address.Name},
+		{"Namespace", vm.Address.Namespace},
+		{"Kind", vm.Address.Kind},
+		{"Phase", string(vm.Phase)},
+		{"Message", vm.Message},
+		{"Node", vm.Node},
+		{"Domain", vm.Domain},
+		{"Addresses", strings.Join(vm.Addresses, ", ")},
+		{"Manifest", vm.Source},
+		{"Wanted revision", vm.WantedRevision},
+		{"Observed revision", vm.ObservedRevision},
 	} {
 		if row[1] != "" {
 			c.printf("%-18s %s\n", row[0]+":", row[1])

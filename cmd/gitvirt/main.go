@@ -73,13 +73,13 @@ func (c *cli) printf(format string, args ...any) {
 // color reports whether the output is a terminal that wants colours (https://no-color.org).
 func (c *cli) color() bool {
 	file, ok := c.stdout.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd())) && c.getenv("NO_COLOR") == "" && c.getenv("TERM") != "dumb" //nolint:gosec // file descriptors are small
+	return ok && term.IsTerminal(int(file.Fd())) && c.getenv("NO_COLOR") == "" && c.getenv("TERM") != "dumb"
 }
 
 // interactive reports whether somebody can answer a question.
 func (c *cli) interactive() bool {
 	file, ok := c.stdin.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd())) //nolint:gosec // file descriptors are small
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 func (c *cli) root() *cobra.Command {

@@ -43,7 +43,7 @@ func program(t testing.TB, name string) string {
 }
 
 func build(output string, environment []string, args ...string) error {
-	command := exec.Command("go", append([]string{"build", "-o", output}, args...)...) //nolint:gosec,noctx // the project's own packages
+	command := exec.Command("go", append([]string{"build", "-o", output}, args...)...)
 	command.Env = append(os.Environ(), environment...)
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", filepath.Base(output), err, out)

@@ -33,7 +33,6 @@ type rig struct {
 	t          testing.TB
 	repo       *gittest.Repo
 	url        string
-	registry   string
 	daemon     *libvirttest.Daemon
 	state      string
 	listen     string
@@ -126,7 +125,7 @@ func freeAddress(t testing.TB) string {
 // start runs the controller; it starts the agent.
 func (r *rig) start() {
 	r.t.Helper()
-	r.controller = exec.Command(program(r.t, "gitvirt"), "run", "--git", r.url, "--branch", "main", "--state-dir", r.state, //nolint:noctx // stopped by the test
+	r.controller = exec.Command(program(r.t, "gitvirt"), "run", "--git", r.url, "--branch", "main", "--state-dir", r.state,
 		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "300ms", "--emulation", "always")
 	r.controller.Stdout, r.controller.Stderr = r.log, r.log
 	if err := r.controller.Start(); err != nil {

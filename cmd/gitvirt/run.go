@@ -100,7 +100,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", f.listen)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("serving the API: %w; another controller may be running, or choose another --listen", err)
 	}

@@ -22,7 +22,6 @@ import (
 type sourceFlags struct {
 	dir    string
 	config git.Config
-	cache  string
 }
 
 func (f *sourceFlags) add(command *cobra.Command) {

@@ -23,7 +23,7 @@ const DefaultSocket = "/run/gitvirt/agent.sock"
 // maxMessage bounds a message; a VM with its user data is far smaller.
 const maxMessage = 16 << 20
 
-// ErrPeer: the process on the other side of the socket runs as somebody who has no business here.
+// ErrPeer says that the process on the other side of the socket runs as a user who has no business here.
 var ErrPeer = errors.New("the peer's user is not allowed")
 
 // peerCredentials accepts connections only from root and from the user that this process runs as.
@@ -87,14 +87,14 @@ func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil { //nolint:gosec // see above
 		return nil, fmt.Errorf("making the socket's folder: %w", err)
 	}
-	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:noctx // local, and bounded
 		_ = probe.Close()
 		return nil, fmt.Errorf("an agent is listening on %s already", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("removing the socket of an agent that is gone: %w", err)
 	}
-	listener, err := net.Listen("unix", path)
+	listener, err := net.Listen("unix", path) //nolint:noctx // nothing to wait for
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", path, err)
 	}

@@ -200,7 +200,7 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network kubevirtv1
 		out.Driver = &libvirtxml.DomainInterfaceDriver{Name: "vhost", Queues: r.vcpus()}
 	}
 	if in.ACPIIndex > 0 {
-		out.ACPI = &libvirtxml.DomainDeviceACPI{Index: uint(in.ACPIIndex)} //nolint:gosec // checked above
+		out.ACPI = &libvirtxml.DomainDeviceACPI{Index: uint(in.ACPIIndex)}
 	}
 	if in.State == kubevirtv1.InterfaceStateLinkDown {
 		out.Link = &libvirtxml.DomainInterfaceLink{State: "down"}

@@ -17,7 +17,7 @@ const (
 	MetadataPrefix = "gitvirt"
 )
 
-// ErrForeign: the domain carries no record of gitvirt and is nobody's business here.
+// ErrForeign says that the domain carries no record of gitvirt and is nobody's business here.
 var ErrForeign = errors.New("not a domain of gitvirt")
 
 // Record is what a domain carries about itself, so that no state file is needed.

@@ -113,7 +113,9 @@ func TestTicker(t *testing.T) {
 		want time.Duration
 	}{
 		{nil, 54 * time.Second},
-		{failed, 750 * time.Millisecond}, {failed, 1500 * time.Millisecond}, {failed, 3 * time.Second},
+		{failed, 750 * time.Millisecond},
+		{failed, 1500 * time.Millisecond},
+		{failed, 3 * time.Second},
 		{nil, 54 * time.Second},
 		{failed, 750 * time.Millisecond},
 	} {

@@ -161,7 +161,7 @@ type writer struct {
 
 func (w *writer) close() {
 	if w.store != nil {
-		w.store.Close()
+		_ = w.store.Close() // it was read, and what was written to it is only a cache
 	}
 }
 

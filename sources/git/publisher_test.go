@@ -130,8 +130,10 @@ func TestPublishAround(t *testing.T) {
 		do           func(t *testing.T, r *gittest.Repo, dir string)
 		want         map[string]string
 	}{
-		{"deleted", "somebody tidied up the branches", func(_ *testing.T, r *gittest.Repo, _ string) { r.Git("update-ref", "-d", "refs/heads/"+status) },
-			map[string]string{"me/a.yaml": "new"}},
+		{
+			"deleted", "somebody tidied up the branches", func(_ *testing.T, r *gittest.Repo, _ string) { r.Git("update-ref", "-d", "refs/heads/"+status) },
+			map[string]string{"me/a.yaml": "new"},
+		},
 		{"force-pushed", "somebody squashed the history", func(_ *testing.T, r *gittest.Repo, _ string) {
 			r.ForcePush(status, map[string]string{"x.md": "x", "me/old.yaml": "old"})
 		}, map[string]string{"me/a.yaml": "new", "x.md": "x"}},

@@ -41,7 +41,7 @@ func (s *Source) at(ctx context.Context, rev string) (*sources.Snapshot, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { st.Close() }()
+	defer func() { _ = st.Close() }() // it was only read
 	if hash := plumbing.NewHash(rev); plumbing.IsHash(rev) && st.has(hash) {
 		if snapshot, err := s.read(ctx, st, hash); err == nil || !errors.Is(err, errDamaged) {
 			return snapshot, err
@@ -62,7 +62,7 @@ func (s *Source) at(ctx context.Context, rev string) (*sources.Snapshot, error) 
 	if freshErr != nil {
 		return nil, errors.Join(err, freshErr)
 	}
-	defer fresh.Close()
+	defer func() { _ = fresh.Close() }() // what it holds was flushed by the fetch
 	defer s.mirror.discard()
 	if hash, err = s.fetchRevision(ctx, fresh, rev); err != nil {
 		return nil, err

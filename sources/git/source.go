@@ -140,7 +140,7 @@ func (s *Source) advance(ctx context.Context, from fetcher, refs *packp.AdvRefs,
 	if err != nil {
 		return nil, nil, errors.Join(damage, err)
 	}
-	defer st.Close()
+	defer func() { _ = st.Close() }() // what it holds was flushed by the fetch
 	defer s.mirror.discard()
 	again, refs, err := s.upload(ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *Source) follow(ctx context.Context, from fetcher, refs *packp.AdvRefs, 
 	if err != nil {
 		return nil, nil, damaged(err)
 	}
-	defer st.Close()
+	defer func() { _ = st.Close() }() // what it holds was flushed by the fetch
 	previous := s.previous()
 	tip, err := st.Reference(name)
 	if err != nil && !errors.Is(err, plumbing.ErrReferenceNotFound) {
@@ -295,7 +295,7 @@ func (s *Source) last(ctx context.Context) (*sources.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer st.Close()
+	defer func() { _ = st.Close() }() // what it holds was flushed by the fetch
 	head, err := storer.ResolveReference(st, plumbing.HEAD)
 	if err != nil {
 		return nil, fmt.Errorf("nothing was fetched yet: %w", err)

@@ -94,7 +94,7 @@ func wantKind(t *testing.T, err, kind error) {
 		t.Fatalf("got error %v, want %v", err, kind)
 	}
 	for _, other := range []error{sources.ErrUnreadable, sources.ErrEmpty, sources.ErrAuth, sources.ErrLimit} {
-		if other != kind && errors.Is(err, other) {
+		if !errors.Is(other, kind) && errors.Is(err, other) {
 			t.Errorf("%v is also %v", err, other)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
 	"golang.org/x/crypto/ssh"
@@ -180,8 +181,10 @@ func (c *connector) sshAuth() (ssh.AuthMethod, func(), error) {
 	if errors.As(err, &locked) {
 		passphrase, secretErr := c.secret(auth.SSHPassphraseFile, auth.SSHPassphraseEnv)
 		if secretErr != nil || passphrase == "" {
-			return nil, nil, &accessError{errors.Join(fmt.Errorf("the ssh key %s needs a passphrase", auth.SSHKeyFile), secretErr),
-				"name the file or variable that holds it"}
+			return nil, nil, &accessError{
+				errors.Join(fmt.Errorf("the ssh key %s needs a passphrase", auth.SSHKeyFile), secretErr),
+				"name the file or variable that holds it",
+			}
 		}
 		signer, err = ssh.ParsePrivateKeyWithPassphrase(pem, []byte(passphrase))
 	}
@@ -196,7 +199,7 @@ func (c *connector) sshAgent() (ssh.AuthMethod, func(), error) {
 	if socket == "" {
 		return nil, nil, &accessError{errors.New("no ssh key is given and no ssh agent runs"), "name a private key file, whose public half the server has as a deploy key"}
 	}
-	conn, err := net.Dial("unix", socket)
+	conn, err := net.DialTimeout("unix", socket, 5*time.Second) //nolint:noctx // local, and bounded
 	if err != nil {
 		return nil, nil, &accessError{fmt.Errorf("asking the ssh agent: %w", err), "start the agent, or name a private key file"}
 	}
@@ -210,8 +213,10 @@ func sshError(err error) error {
 		return err
 	}
 	if strings.Contains(err.Error(), "unable to authenticate") {
-		return &accessError{errors.New("the ssh server accepts neither the key nor the user"),
-			"add the public key to the repository as a deploy key, and check the user in the URL (forges use git@)"}
+		return &accessError{
+			errors.New("the ssh server accepts neither the key nor the user"),
+			"add the public key to the repository as a deploy key, and check the user in the URL (forges use git@)",
+		}
 	}
 	return err
 }

@@ -137,7 +137,8 @@ func (s *stream) ReceivePack(_ context.Context, req *packp.ReferenceUpdateReques
 	if err := report.Decode(out); err != nil {
 		return nil, s.broken("reading the server's report", err)
 	}
-	return report, report.Error()
+	err := report.Error()
+	return report, err
 }
 
 // broken adds what the far side wrote about it to an error of the connection.

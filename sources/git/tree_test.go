@@ -22,15 +22,27 @@ func TestWhichFiles(t *testing.T) {
 		files        map[string]string
 		want         []string
 	}{
-		{"extensions", "only manifests are read", map[string]string{"a.yaml": "", "b.yml": "", "c.json": "", "d.YAML": "", "e.txt": "", "yaml": ""},
-			[]string{"a.yaml", "b.yml", "c.json"}},
+		{
+			"extensions", "only manifests are read",
+			map[string]string{"a.yaml": "", "b.yml": "", "c.json": "", "d.YAML": "", "e.txt": "", "yaml": ""},
+			[]string{"a.yaml", "b.yml", "c.json"},
+		},
 		{"dots", "hidden names are skipped", map[string]string{"a.yaml": "", ".b.yaml": "", ".github/c.yaml": "", "d/.e/f.yaml": ""}, []string{"a.yaml"}},
-		{"ignore file", "gitignore syntax", map[string]string{".gitvirtignore": "# comment\n\n*.json\n/drafts/\n!keep.json\r\n", "a.yaml": "", "b.json": "", "keep.json": "", "drafts/c.yaml": "", "x/drafts/d.yaml": ""},
-			[]string{"a.yaml", "keep.json", "x/drafts/d.yaml"}},
-		{"nested ignore file", "it holds for its directory and below", map[string]string{"x/.gitvirtignore": "*.json\n", "a.json": "", "x/b.json": "", "x/y/c.json": "", "x/d.yaml": ""},
-			[]string{"a.json", "x/d.yaml"}},
-		{"nested ignore file takes back", "the inner one wins", map[string]string{".gitvirtignore": "*.json\n", "x/.gitvirtignore": "!*.json\n", "a.json": "", "x/b.json": "", "c.yaml": ""},
-			[]string{"c.yaml", "x/b.json"}},
+		{
+			"ignore file", "gitignore syntax",
+			map[string]string{".gitvirtignore": "# comment\n\n*.json\n/drafts/\n!keep.json\r\n", "a.yaml": "", "b.json": "", "keep.json": "", "drafts/c.yaml": "", "x/drafts/d.yaml": ""},
+			[]string{"a.yaml", "keep.json", "x/drafts/d.yaml"},
+		},
+		{
+			"nested ignore file", "it holds for its directory and below",
+			map[string]string{"x/.gitvirtignore": "*.json\n", "a.json": "", "x/b.json": "", "x/y/c.json": "", "x/d.yaml": ""},
+			[]string{"a.json", "x/d.yaml"},
+		},
+		{
+			"nested ignore file takes back", "the inner one wins",
+			map[string]string{".gitvirtignore": "*.json\n", "x/.gitvirtignore": "!*.json\n", "a.json": "", "x/b.json": "", "c.yaml": ""},
+			[]string{"c.yaml", "x/b.json"},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -51,7 +51,7 @@ func TestClassify(t *testing.T) {
 	if !hasCode(err, lv.ERR_NO_DOMAIN) {
 		t.Errorf("classify = %v, want libvirt's error in it", err)
 	}
-	if again := classify(err, true); again != err {
+	if again := classify(err, true); !errors.Is(again, err) {
 		t.Errorf("classify of a classified error = %v, want the same", again)
 	}
 	closed := lv.Error{Code: lv.ERR_INTERNAL_ERROR, Message: "client socket is closed"}
