@@ -255,7 +255,7 @@ func (g *gate) confirm(s *attempts) {
 func (s *attempts) attempt() status.Attempt {
 	a := status.Attempt{Error: s.problem, Stalled: s.stalled, Restarts: s.restarts, CrashLoop: s.waitsToReboot}
 	if s.busy != nil {
-		a.Action = s.busy.step.Action
+		a.Action, a.Step = s.busy.step.Action, &s.busy.step
 	}
 	return a
 }

@@ -213,7 +213,12 @@ func (r *rig) statuses() map[string]*status.VM {
 // eventually waits for a condition.
 func (r *rig) eventually(what string, condition func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	r.eventuallyWithin(patience, what, condition)
+}
+
+func (r *rig) eventuallyWithin(limit time.Duration, what string, condition func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if condition() {
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -81,7 +82,13 @@ func (c *cli) logger(f *runFlags) *slog.Logger {
 	return slog.New(slog.NewTextHandler(c.stderr, options))
 }
 
+// gcPercent keeps the heap close to what is in use: the controller waits most of the time.
+const gcPercent = 40
+
 func (c *cli) runController(ctx context.Context, f *runFlags) error {
+	if c.getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	logger := c.logger(f)
 	source, statusBranch, closeSource, err := c.openSource(f)
 	if err != nil {

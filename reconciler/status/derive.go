@@ -13,6 +13,8 @@ import (
 type Attempt struct {
 	// Action is what is being carried out now; "" when nothing is.
 	Action plan.Action
+	// Step is what was planned for it when that began; a plan that is made meanwhile sees the work half done.
+	Step *plan.Step
 	// Error says why the last attempt failed; Stalled, that trying again does not help.
 	Error   string
 	Stalled bool
@@ -68,8 +70,12 @@ func Of(in Input) VM {
 		vm.Node, vm.found = "", true
 	}
 	vm.Conditions = []Condition{ready(vm.Phase, &in), synced(&in), drifted(&in), restartPending(&in), manifestValid(&in)}
-	if in.Step != nil {
-		vm.LastPlan = &LastPlan{ID: in.PlanID, Action: in.Step.Action, Consequence: in.Step.Consequence, Summary: in.Step.Summary}
+	step := in.Step
+	if in.Attempt.Step != nil {
+		step = in.Attempt.Step
+	}
+	if step != nil {
+		vm.LastPlan = &LastPlan{ID: in.PlanID, Action: step.Action, Consequence: step.Consequence, Summary: step.Summary}
 	}
 	return vm
 }
