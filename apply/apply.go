@@ -75,32 +75,60 @@ func Run(ctx context.Context, target Target, steps []plan.Step, executor Executo
 		options.Report(event)
 	}
 	results := make([]Result, len(steps))
+	one := func(i int) {
+		step := &steps[i]
+		report(Event{Address: step.Address, Step: step})
+		err := executor.Execute(ctx, target, *step, func(progress string) {
+			report(Event{Address: step.Address, Step: step, Progress: progress})
+		})
+		if err != nil {
+			err = fmt.Errorf("%s %s: %w", step.Action, step.Address, err)
+		}
+		results[i].Err = err
+		report(Event{Address: step.Address, Step: step, Done: true, Err: err})
+	}
 	slots := make(chan struct{}, parallel)
 	var running sync.WaitGroup
-	for i := range steps {
-		step := &steps[i]
-		results[i].Step = *step
+	for _, chain := range chains(steps) {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 		}
-		if ctx.Err() != nil {
-			results[i].Err = fmt.Errorf("%s %s: not begun: %w", step.Action, step.Address, context.Cause(ctx))
-			continue
-		}
 		running.Go(func() {
-			defer func() { <-slots }()
-			report(Event{Address: step.Address, Step: step})
-			err := executor.Execute(ctx, target, *step, func(progress string) {
-				report(Event{Address: step.Address, Step: step, Progress: progress})
-			})
-			if err != nil {
-				err = fmt.Errorf("%s %s: %w", step.Action, step.Address, err)
+			for _, i := range chain {
+				results[i].Step = steps[i]
+				if ctx.Err() != nil {
+					results[i].Err = fmt.Errorf("%s %s: not begun: %w", steps[i].Action, steps[i].Address, context.Cause(ctx))
+					continue
+				}
+				one(i)
 			}
-			results[i].Err = err
-			report(Event{Address: step.Address, Step: step, Done: true, Err: err})
+			select {
+			case <-slots:
+			default:
+			}
 		})
 	}
 	running.Wait()
 	return results
+}
+
+// chains returns the steps by domain: what is one domain goes one after the other, its destroy first. Two steps are one
+// domain when a VirtualMachine becomes a VirtualMachineInstance of the same name.
+func chains(steps []plan.Step) [][]int {
+	var out [][]int
+	of := map[string]int{}
+	for i := range steps {
+		at, known := of[steps[i].Domain]
+		switch {
+		case !known:
+			of[steps[i].Domain] = len(out)
+			out = append(out, []int{i})
+		case steps[i].Action == plan.ActionDestroy:
+			out[at] = append([]int{i}, out[at]...)
+		default:
+			out[at] = append(out[at], i)
+		}
+	}
+	return out
 }

@@ -46,6 +46,8 @@ type Agent struct {
 	records    *records
 	view       *view
 	locks      *locks
+	// failedReads belongs to the goroutine of Run.
+	failedReads int
 }
 
 // New opens the state directory and returns an agent for the domains of a hypervisor. Run makes it work.
@@ -148,10 +150,14 @@ func (a *Agent) readAll(ctx context.Context) {
 		a.lost(ctx, err)
 		return
 	}
+	a.failedReads = 0
 	for name, now := range a.view.take(&watcher{all: true, dirty: map[string]bool{}}).domains {
 		a.settle(ctx, name, now)
 	}
 }
+
+// maxFailedReads is how often everything may fail to be read until what is known counts as too old.
+const maxFailedReads = 3
 
 // lost concludes from a failed read: the host is unknown when the hypervisor is gone; anything else is read again at
 // the next resync.
@@ -160,25 +166,19 @@ func (a *Agent) lost(ctx context.Context, err error) {
 		return
 	}
 	a.config.Logger.Warn("cannot read domains", "error", err)
-	if errors.Is(err, hypervisor.ErrUnavailable) {
+	a.failedReads++
+	if errors.Is(err, hypervisor.ErrUnavailable) || a.failedReads >= maxFailedReads {
 		a.view.lose("libvirt does not answer: " + err.Error())
 	}
 }
 
+// settleLimit bounds a write of settle: a domain whose QEMU hangs must not keep the agent from seeing the others.
+const settleLimit = 2 * time.Second
+
 // settle writes into the record what only this moment knows: that the guest has been started, and why it stopped.
 // libvirt forgets the latter when its daemon restarts. A VM that a step is working on is left to the step.
 func (a *Agent) settle(ctx context.Context, name string, now *seen) {
-	if now == nil || now.record == nil || now.domain.Name == "" || now.problem != "" {
-		return
-	}
-	record := *now.record
-	switch {
-	case now.domain.State.Active() && (!record.Ran || record.Stop != ""):
-		record.Ran, record.Stop = true, ""
-	case !now.domain.State.Active() && record.Ran && now.domain.StopReason != hypervisor.StopUnknown &&
-		record.Stop != string(now.domain.StopReason):
-		record.Stop = string(now.domain.StopReason)
-	default:
+	if _, needed := settled(now); !needed {
 		return
 	}
 	unlock, ok := a.locks.try(name)
@@ -186,14 +186,43 @@ func (a *Agent) settle(ctx context.Context, name string, now *seen) {
 		return
 	}
 	defer unlock()
-	content, err := record.Element()
-	if err == nil {
-		err = a.hypervisor.SetMetadata(ctx, name, domainxml.MetadataPrefix, domainxml.MetadataURI, content)
-	}
-	if err == nil {
-		_, err = a.refresh(ctx, name)
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	// What was seen may be older than a step that has just ended.
+	now, err := a.refresh(ctx, name)
+	record, needed := settled(now)
+	if err == nil && needed {
+		var content string
+		if content, err = record.Element(); err == nil {
+			err = a.hypervisor.SetMetadata(ctx, name, domainxml.MetadataPrefix, domainxml.MetadataURI, content)
+		}
+		if err == nil {
+			_, err = a.refresh(ctx, name)
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		a.config.Logger.Warn("cannot write a domain's record", "domain", name, "error", err)
 	}
+}
+
+// settled returns what a domain's record should say by now, and whether it does not. While the guest runs an older
+// configuration than the one that is defined, nothing is written: it would tell both that they are the same.
+func settled(now *seen) (record domainxml.Record, needed bool) {
+	if now == nil || now.record == nil || now.domain.Name == "" || now.problem != "" {
+		return record, false
+	}
+	if now.running != nil && now.running.Hash != now.record.Hash {
+		return record, false
+	}
+	record = *now.record
+	active, reason := now.domain.State.Active(), now.domain.StopReason
+	switch {
+	case active && (!record.Ran || record.Stop != ""):
+		record.Ran, record.Stop = true, ""
+	case !active && record.Ran && reason != hypervisor.StopUnknown && record.Stop != string(reason):
+		record.Stop = string(reason)
+	default:
+		return record, false
+	}
+	return record, true
 }

@@ -44,6 +44,12 @@ func (a *Agent) DeleteDisks(ctx context.Context, ids []string) ([]*api.DeletedDi
 	if err != nil {
 		return nil, err
 	}
+	locked := map[string]func(){}
+	defer func() {
+		for _, unlock := range locked {
+			unlock()
+		}
+	}()
 	for _, id := range ids {
 		at := slices.IndexFunc(found, func(disk disks.Disk) bool { return disk.ID == id })
 		switch {
@@ -52,6 +58,16 @@ func (a *Agent) DeleteDisks(ctx context.Context, ids []string) ([]*api.DeletedDi
 		case a.owned(found[at]) && !found[at].Missing:
 			return nil, fmt.Errorf("%w: disk %s belongs to %s, which exists", ErrInvalid, id, found[at].Address)
 		}
+		// A step may be about to use the disk for a VM that does not exist yet.
+		owner := domainxml.DomainName(found[at].Address)
+		if locked[owner] != nil {
+			continue
+		}
+		unlock, free := a.locks.try(owner)
+		if !free {
+			return nil, fmt.Errorf("disk %s: its VM is being worked on; try again when that is done", id)
+		}
+		locked[owner] = unlock
 	}
 	deleted, err := a.volumes.store.Delete(ctx, ids...)
 	var out []*api.DeletedDisk

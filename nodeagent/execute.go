@@ -31,6 +31,8 @@ type execution struct {
 	now *seen
 	// machine is the wanted VM, nil for a destroy.
 	machine *machine
+	// fresh says that the volatile disks were made by this step and nobody has written to them yet.
+	fresh bool
 }
 
 // Execute carries out one step. It is safe to repeat: each part does nothing when its work is done. A step that was
@@ -151,6 +153,10 @@ func (e *execution) define(ctx context.Context) error {
 		if err := e.stop(ctx); err != nil {
 			return err
 		}
+		// Without its trace first: a step that ends here leaves a VM that is to be created, not one that vanished.
+		if err := e.agent.records.remove(before); err != nil {
+			return err
+		}
 		if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
 			return fmt.Errorf("undefining %s: %w", e.name, err)
 		}
@@ -167,17 +173,32 @@ func (e *execution) define(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.agent.records.put(record); err != nil {
-		return err
-	}
 	e.progress("defining " + e.name)
 	if err := e.agent.hypervisor.Define(ctx, definition); err != nil {
 		return fmt.Errorf("defining %s: %w", e.name, err)
+	}
+	if err := e.agent.records.put(record); err != nil {
+		return err
+	}
+	if err := e.refresh(ctx, volumes); err != nil {
+		return err
 	}
 	if e.request.GetPower() == "" && e.active() && e.request.GetLive() {
 		return e.mark(ctx, record)
 	}
 	return nil
+}
+
+// refresh makes ready what the next power-on needs, whoever switches the guest on. What a running guest has open is left.
+func (e *execution) refresh(ctx context.Context, volumes []domainxml.Volume) error {
+	open := map[string]bool{}
+	if e.active() && e.now.running != nil {
+		for _, volume := range e.now.running.Volumes {
+			open[volume.Path] = true
+		}
+	}
+	e.fresh = !e.active()
+	return e.agent.volumes.refresh(ctx, e.machine, volumes, open)
 }
 
 // mark writes the record into the definition and, when there is one, into the running guest.
@@ -204,8 +225,10 @@ func (e *execution) start(ctx context.Context) error {
 		return nil
 	}
 	record := *e.now.record
-	if err := e.agent.volumes.refresh(ctx, e.machine, record.Volumes); err != nil {
-		return err
+	if !e.fresh {
+		if err := e.agent.volumes.refresh(ctx, e.machine, record.Volumes, nil); err != nil {
+			return err
+		}
 	}
 	e.progress("starting " + e.name)
 	if err := e.agent.hypervisor.SetPower(ctx, e.name, hypervisor.PowerOn); err != nil {
@@ -249,10 +272,10 @@ func (e *execution) shutdown(ctx context.Context, grace time.Duration) (off bool
 	defer look.Stop()
 	request := func() error {
 		err := e.agent.hypervisor.SetPower(ctx, e.name, hypervisor.PowerShutdown)
-		if err != nil && !errors.Is(err, hypervisor.ErrNotFound) {
+		if err != nil && (errors.Is(err, hypervisor.ErrUnavailable) || ctx.Err() != nil) {
 			return fmt.Errorf("shutting %s down: %w", e.name, err)
 		}
-		return nil
+		return nil // a guest that cannot even be asked is stopped by force when its time is up
 	}
 	if err := request(); err != nil {
 		return false, err

@@ -47,11 +47,21 @@ func firstOf(secret, plain, encoded string) ([]byte, error) {
 	return decoded, nil
 }
 
-func hostDisk(in *kubevirtv1.HostDisk) disks.HostDisk {
-	return disks.HostDisk{
+// hostDisk is how a hostDisk is opened. One that is only read, or shareable, may be open elsewhere too.
+func hostDisk(spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Volume) disks.HostDisk {
+	in := source.HostDisk
+	out := disks.HostDisk{
 		Path: in.Path, Create: in.Type == kubevirtv1.HostDiskExistsOrCreate, Capacity: in.Capacity.Value(),
 		Shared: in.Shared != nil && *in.Shared,
 	}
+	for _, disk := range spec.Domain.Devices.Disks {
+		if disk.Name != source.Name {
+			continue
+		}
+		readOnly := disk.CDRom != nil || (disk.Disk != nil && disk.Disk.ReadOnly) || (disk.LUN != nil && disk.LUN.ReadOnly)
+		out.Shared = out.Shared || readOnly || (disk.Shareable != nil && *disk.Shareable)
+	}
+	return out
 }
 
 // imageOptions are how a container disk is fetched; large transfers are told.

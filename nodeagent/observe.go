@@ -67,6 +67,10 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		return now
 	case err != nil:
 		return a.damaged(now, err)
+	case domain.Name != domainxml.DomainName(record.Address):
+		// A copy or a renamed domain (virt-clone, domrename) carries the record of another one: nobody touches it.
+		now.message = foreignMessage(domain, definition)
+		return now
 	}
 	now.record = record
 	if domain.Live != "" {
@@ -265,6 +269,7 @@ func (a *Agent) absent(name string) *seen {
 
 // refreshAll reads every domain. On an error nothing is concluded.
 func (a *Agent) refreshAll(ctx context.Context) error {
+	mark := a.view.mark()
 	domains, err := a.hypervisor.Domains(ctx)
 	if err != nil {
 		return fmt.Errorf("listing domains: %w", err)
@@ -278,7 +283,7 @@ func (a *Agent) refreshAll(ctx context.Context) error {
 			all[name] = a.absent(name)
 		}
 	}
-	a.view.replace(all)
+	a.view.replace(all, mark)
 	return nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"path/filepath"
 	"strings"
+
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 )
 
 // pruneImages gives back the space of container disks that no VM on this host is based on, those that are off
@@ -15,12 +17,17 @@ func (a *Agent) pruneImages(ctx context.Context) {
 		return
 	}
 	for _, now := range domains {
-		if now.record == nil {
-			continue
+		if now.record == nil && now.problem != "" {
+			return // nobody can tell what a damaged domain needs
 		}
-		for _, volume := range now.record.Volumes {
-			for _, path := range []string{volume.Backing, volume.Path, volume.Initrd} {
-				inUse[digestOf(path)] = true
+		for _, record := range []*domainxml.Record{now.record, now.running} {
+			if record == nil {
+				continue
+			}
+			for _, volume := range record.Volumes {
+				for _, path := range []string{volume.Backing, volume.Path, volume.Initrd} {
+					inUse[digestOf(path)] = true
+				}
 			}
 		}
 	}

@@ -15,6 +15,10 @@ type view struct {
 	unknown  string
 	domains  map[string]*seen
 	watchers map[*watcher]struct{}
+	// reads counts the reads of single domains, and read says which was the last of each: a listing that began before
+	// it is older.
+	reads uint64
+	read  map[string]uint64
 }
 
 // watcher is told which domains to look at again. It keeps names, not messages, so a slow one costs little.
@@ -26,7 +30,7 @@ type watcher struct {
 }
 
 func newView(unknown string) *view {
-	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}}
+	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}, read: map[string]uint64{}}
 }
 
 func (v *view) get(name string) *seen {
@@ -39,6 +43,8 @@ func (v *view) get(name string) *seen {
 func (v *view) put(name string, now *seen) *seen {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.reads++
+	v.read[name] = v.reads
 	before := v.domains[name]
 	if now == nil {
 		delete(v.domains, name)
@@ -61,11 +67,29 @@ func (v *view) swap(name string, before, now *seen) {
 	}
 }
 
-// replace installs a complete picture.
-func (v *view) replace(all map[string]*seen) {
+// mark names the present moment, for a listing that begins now.
+func (v *view) mark() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.reads
+}
+
+// replace installs a complete picture whose reading began at mark. Domains that were read by themselves since then are
+// newer and stay.
+func (v *view) replace(all map[string]*seen, mark uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before := v.domains
+	for name, at := range v.read {
+		switch {
+		case at <= mark:
+			delete(v.read, name)
+		case before[name] == nil:
+			delete(all, name)
+		default:
+			all[name] = before[name]
+		}
+	}
 	v.domains = all
 	if v.unknown != "" {
 		v.unknown = ""

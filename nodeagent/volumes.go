@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"golang.org/x/sync/errgroup"
@@ -119,7 +121,8 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 		if err != nil {
 			return volume, err
 		}
-		volume.Path, err = v.store.OverlayPath(m.address, source.Name)
+		// The name tells the image: an overlay never meets another image than the one it was made for.
+		volume.Path, err = v.store.OverlayPath(m.address, overlayName(source.Name, image.Digest))
 		if err != nil {
 			return volume, err
 		}
@@ -132,7 +135,7 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 		}
 		volume.Path, volume.Format, volume.Capacity = disk.Path, string(disk.Format), disk.CapacityBytes
 	case source.HostDisk != nil:
-		disk, err := v.store.EnsureHostDisk(ctx, m.address, source.Name, hostDisk(source.HostDisk))
+		disk, err := v.store.EnsureHostDisk(ctx, m.address, source.Name, hostDisk(m.spec(), source))
 		if err != nil {
 			return volume, err
 		}
@@ -150,12 +153,27 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 	return volume, nil
 }
 
-// refresh makes ready for a power-on what must be new or could not be touched while the guest was running.
-func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.Volume) error {
+// overlayName is the name of a container disk's overlay: the volume's and the beginning of its image's digest.
+func overlayName(volume, digest string) string {
+	_, hex, _ := strings.Cut(digest, ":")
+	return volume + "." + hex[:min(12, len(hex))]
+}
+
+// refresh makes ready for a power-on what must be new or could not be touched while the guest was running. It leaves
+// alone the paths that are open: those of a guest that runs.
+func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.Volume, open map[string]bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, source := range m.spec().Volumes {
+		at := slices.IndexFunc(defined, func(volume domainxml.Volume) bool { return volume.Name == source.Name })
+		if at < 0 {
+			return fmt.Errorf("volume %s: the domain's record does not name it", source.Name)
+		}
+		volume := defined[at]
+		if open[volume.Path] && source.CloudInitNoCloud == nil {
+			continue
+		}
 		group.Go(func() error {
-			if err := v.refreshOne(ctx, m, source, defined); err != nil {
+			if err := v.refreshOne(ctx, m, source, volume, len(open) == 0); err != nil {
 				return fmt.Errorf("volume %s: %w", source.Name, err)
 			}
 			return nil
@@ -164,24 +182,41 @@ func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.V
 	return group.Wait()
 }
 
-func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.Volume, defined []domainxml.Volume) error {
+// refreshOne makes one volume ready; off says that no guest runs, so that what earlier images left can go.
+func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.Volume, volume domainxml.Volume, off bool) error {
 	switch {
 	case source.ContainerDisk != nil:
-		at := slices.IndexFunc(defined, func(volume domainxml.Volume) bool { return volume.Name == source.Name })
-		if at < 0 {
-			return errors.New("the domain's record does not name its image")
-		}
-		volume := defined[at]
-		_, err := v.store.NewOverlay(ctx, m.address, source.Name, disks.Backing{
+		name := strings.TrimSuffix(filepath.Base(volume.Path), ".overlay.qcow2")
+		_, err := v.store.NewOverlay(ctx, m.address, name, disks.Backing{
 			Path: volume.Backing, Format: diskfile.Format(volume.BackingFormat), VirtualSize: volume.Capacity,
 		})
-		return err
+		if err != nil || !off {
+			return err
+		}
+		return removeOverlays(source.Name, volume.Path)
 	case source.CloudInitNoCloud != nil:
 		return v.cloudInit(m, source)
 	default:
 		_, err := v.one(ctx, m, source, func(string) {})
 		return err
 	}
+}
+
+// removeOverlays removes the overlays that a volume had over other images than its present one.
+func removeOverlays(volume, present string) error {
+	found, err := filepath.Glob(filepath.Join(filepath.Dir(present), volume+".*.overlay.qcow2"))
+	if err != nil {
+		return err
+	}
+	for _, path := range found {
+		if path == present {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("removing the overlay of an earlier image: %w", err)
+		}
+	}
+	return nil
 }
 
 // cloudInit writes the image that the guest reads its data from.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -52,9 +53,11 @@ type builder struct {
 // merge walks both sides, each ordered by address, once.
 func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 	vms := want.VMs
-	broken := make(map[schemas.Address]bool, len(want.Broken))
+	broken := make(map[string]bool, len(want.Broken))
 	for _, object := range want.Broken {
-		broken[object.Address] = true
+		if kind := object.Address.Kind; kind == schemas.KindVirtualMachine || kind == schemas.KindVirtualMachineInstance {
+			broken[domainxml.DomainName(object.Address)] = true // whatever its kind is now, it is the same domain
+		}
 	}
 	for len(vms) > 0 || len(domains) > 0 {
 		var order int
@@ -71,7 +74,7 @@ func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 			b.create(vms[0], ReasonNew, nil)
 			vms = vms[1:]
 		case order > 0:
-			if !broken[domains[0].Address] {
+			if !broken[domainxml.DomainName(domains[0].Address)] {
 				b.destroy(domains[0])
 			}
 			domains = domains[1:]
@@ -166,9 +169,14 @@ func (b *builder) destroy(have *Domain) {
 		Precondition: have.Fingerprint,
 		Summary:      "will be destroyed: " + orUnknown(have.Source) + " no longer has it",
 	}
-	if have.Hash != "" {
-		if object, _, err := schemas.ParseRecord(have.Record, true); err == nil {
+	if have.Problem == "" {
+		object, _, err := schemas.ParseRecord(have.Record, true)
+		if err != nil {
+			step.Blocked = "its record cannot be understood: " + err.Error()
+		} else {
 			step.GraceSeconds = domainxml.GraceSeconds(&object.Spec.Template.Spec)
+			step.Blocked = protected(object.Annotations)
+			step.DataAtRisk = firmwareState(&object.Spec.Template.Spec)
 		}
 	}
 	for _, disk := range have.Disks {
@@ -192,9 +200,32 @@ func (b *builder) destroy(have *Domain) {
 	b.add(step)
 }
 
+// protected says that a VM must not be destroyed or replaced, by the annotations that were applied to it: removing the
+// manifest does not remove the protection.
+func protected(annotations map[string]string) string {
+	if on, err := strconv.ParseBool(annotations[schemas.AnnotationProtect]); err != nil || !on {
+		return ""
+	}
+	return "it is protected (" + schemas.AnnotationProtect + "); apply it with \"false\" first"
+}
+
+// firmwareState lists what a guest keeps in its firmware and loses with its domain.
+func firmwareState(spec *kubevirtv1.VirtualMachineInstanceSpec) []string {
+	var lost []string
+	if firmware := spec.Domain.Firmware; firmware != nil && firmware.Bootloader != nil && firmware.Bootloader.EFI != nil {
+		lost = append(lost, "UEFI variables (boot entries, Secure Boot keys) are discarded")
+	}
+	if tpm := spec.Domain.Devices.TPM; tpm != nil && (tpm.Enabled == nil || *tpm.Enabled) {
+		lost = append(lost, "TPM state is discarded: what the guest sealed with it cannot be opened any more")
+	}
+	return lost
+}
+
 // withheld says why nothing may be destroyed at this revision, or "".
 func (b *builder) withheld() string {
 	switch {
+	case b.want.Partial:
+		return "only one file was read; removals need the whole directory or repository"
 	case len(b.want.Opaque) > 0:
 		return "nothing is destroyed while a file cannot be read: " + strings.Join(b.want.Opaque, ", ")
 	case len(b.want.VMs) == 0 && len(b.want.Broken) == 0 && !b.want.HasFleet:
@@ -228,13 +259,32 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 		b.hold(vm.Address, err.Error())
 		return
 	}
-	step.decide(power, have)
+	b.decide(&step, power, have)
 	if step.Action == "" {
 		b.plan.Unchanged++
 		return
 	}
 	b.block(&step)
 	b.add(step)
+}
+
+// decide lets the Fleet's policy on drift take part: where drift is only reported, a guest that is down for another
+// reason is started all the same.
+func (b *builder) decide(step *Step, power PowerChange, have *Domain) {
+	drift := step.Drift
+	if b.want.Fleet.Spec.Drift == schemas.DriftReport && step.Reason == "" && power != PowerKeep {
+		step.Drift = nil
+	}
+	step.decide(power, have)
+	if len(step.Drift) < len(drift) {
+		step.Drift = append(drift, step.Drift...)
+	}
+	if step.Action == ActionReplace && step.Blocked == "" {
+		object, _, err := schemas.ParseRecord(have.Record, false)
+		if err == nil {
+			step.Blocked = protected(object.Annotations)
+		}
+	}
 }
 
 func (b *builder) hold(address schemas.Address, reason string) {

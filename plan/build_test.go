@@ -238,6 +238,60 @@ func TestBuildUnreadableRecordHoldsOnlyItsVM(t *testing.T) {
 	}
 }
 
+func TestBuildProtectedVMIsNotDestroyed(t *testing.T) {
+	one := strings.Replace(manifest("a", "Always", "128Mi"), "  name: a\n", "  name: a\n  annotations: {gitvirt.io/protect: \"true\"}\n", 1)
+	p := build(t, desired(t, fleet), running(t, one))
+	if len(p.Steps) != 1 || !strings.Contains(p.Steps[0].Blocked, "protected") {
+		t.Fatalf("destroy: got %+v", p.Steps)
+	}
+	other := strings.Replace(one, "        memory:\n", "        firmware: {uuid: 5d307ca9-b3ef-428c-8861-06e72d69f223}\n        memory:\n", 1)
+	p = build(t, desired(t, other), running(t, one))
+	if len(p.Steps) != 1 || !strings.Contains(p.Steps[0].Blocked, "protected") {
+		t.Fatalf("replace: got %+v", p.Steps)
+	}
+}
+
+func TestBuildOneFileDestroysNothing(t *testing.T) {
+	one := manifest("a", "Always", "128Mi")
+	want := desired(t, one)
+	want.Partial = true
+	p := build(t, want, running(t, one, manifest("b", "Always", "128Mi")))
+	if len(p.Steps) != 1 || !strings.Contains(p.Steps[0].Blocked, "only one file") {
+		t.Fatalf("got %+v", p.Steps)
+	}
+}
+
+func TestBuildBrokenManifestOfAnotherKindHoldsTheSameDomain(t *testing.T) {
+	instance := "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: a}\nspec: {domain: {memory: {guest: 1Qx}, devices: {}}}\n"
+	p := build(t, schemas.Assemble([]*schemas.File{schemas.Parse("a.yaml", []byte(instance)), schemas.Parse("f.yaml", []byte(fleet))}),
+		running(t, manifest("a", "Always", "128Mi")))
+	if len(p.Steps) != 0 || len(p.Held) != 1 {
+		t.Fatalf("got steps %+v, held %+v", p.Steps, p.Held)
+	}
+}
+
+func TestBuildReportedDriftKeepsNoGuestDown(t *testing.T) {
+	one := manifest("a", "Always", "128Mi")
+	report := strings.Replace(fleet, "  platform: host\n", "  drift: report\n", 1)
+	p := build(t, desired(t, report, one), with(running(t, one), func(d *plan.Domain) {
+		stopped(plan.StopCrashed)(d)
+		d.Drift = []plan.Change{{Path: "vcpu", Before: "1", After: "2"}}
+	}))
+	if len(p.Steps) != 1 || p.Steps[0].Action != plan.ActionStart || p.Steps[0].Blocked != "" || p.Steps[0].Define || len(p.Steps[0].Drift) != 1 {
+		t.Fatalf("got %+v", p.Steps)
+	}
+}
+
+func TestBuildUUIDInAnotherCaseIsTheSame(t *testing.T) {
+	with := func(uuid string) string {
+		return strings.Replace(manifest("a", "Always", "128Mi"), "        memory:\n", "        firmware: {uuid: "+uuid+"}\n        memory:\n", 1)
+	}
+	p := build(t, desired(t, with("5d307ca9-b3ef-428c-8861-06e72d69f223")), running(t, with("5D307CA9-B3EF-428C-8861-06E72D69F223")))
+	if len(p.Steps) != 1 || p.Steps[0].Action != plan.ActionUpdate || p.Steps[0].Power != plan.PowerKeep {
+		t.Fatalf("got %+v", p.Steps)
+	}
+}
+
 func TestBuildForeignDomainBlocksCreate(t *testing.T) {
 	want := desired(t, manifest("a", "Always", "128Mi"))
 	mac := schemas.MACAddress(want.VMs[0].Address, "default")

@@ -30,6 +30,9 @@ func (s *Step) decide(power PowerChange, have *Domain) {
 		s.restart()
 	case s.Define:
 		s.redefine(power, active)
+		if power == PowerOn && have.Ran {
+			s.risk()
+		}
 	default:
 		s.start(have)
 	}
@@ -51,7 +54,11 @@ func (s *Step) replace(power PowerChange, active bool) {
 	}
 	if active {
 		s.risk()
+		if s.VM.RunStrategy == kubevirtv1.RunStrategyManual {
+			s.Blocked = "it can only be replaced while it is off; shut it down by hand (runStrategy is Manual)"
+		}
 	}
+	s.DataAtRisk = append(s.DataAtRisk, firmwareState(s.VM.Spec())...)
 }
 
 // restart power-cycles a running guest, unless its run strategy leaves the power to people.
@@ -115,6 +122,12 @@ func (s *Step) start(have *Domain) {
 		s.Summary = "will be started (runStrategy is " + strategy + ")"
 	}
 	s.reasonPower()
+	if have.Ran {
+		s.risk()
+	}
+	if have.Stop == StopSaved {
+		s.DataAtRisk = append(s.DataAtRisk, "the saved memory of the guest is discarded: it boots anew")
+	}
 }
 
 // because names the fields that are to blame for a consequence.

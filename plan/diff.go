@@ -45,6 +45,10 @@ func normalise(record []byte) (map[string]any, error) {
 	if err := json.Unmarshal(encoded, &out); err != nil {
 		return nil, err
 	}
+	if firmware := object.Spec.Template.Spec.Domain.Firmware; firmware != nil {
+		// libvirt compares UUIDs without regard to case.
+		set(out, strings.ToLower(string(firmware.UUID)), "spec", "template", "spec", "domain", "firmware", "uuid")
+	}
 	delete(out, "status")
 	delete(out, "apiVersion")
 	delete(out, "kind")
@@ -56,6 +60,20 @@ func normalise(record []byte) (map[string]any, error) {
 		out["secrets"] = digests
 	}
 	return out, nil
+}
+
+// set replaces a value that is there, at a path of keys.
+func set(object map[string]any, value string, path ...string) {
+	for _, key := range path[:len(path)-1] {
+		next, ok := object[key].(map[string]any)
+		if !ok {
+			return
+		}
+		object = next
+	}
+	if last := path[len(path)-1]; object[last] != nil {
+		object[last] = value
+	}
 }
 
 type differ struct{ changes []Change }

@@ -20,6 +20,7 @@ const (
 	StopDestroyed = "destroyed" // somebody pulled the plug
 	StopCrashed   = "crashed"
 	StopFailed    = "failed"
+	StopSaved     = "saved" // suspended to disk
 )
 
 // Observed is what lives on a host.

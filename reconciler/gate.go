@@ -15,6 +15,8 @@ import (
 const (
 	// settleTime is how long the gate waits until the host shows what a step has done.
 	settleTime = 2 * time.Second
+	// stallRetry is how long a stalled step waits.
+	stallRetry = 10 * time.Minute
 	// freeRestarts is how often a guest that goes down is started at once: twice is bad luck, or somebody who tries
 	// things out with virsh. After that it waits between restartMin and restartMax, the kubelet's times.
 	freeRestarts = 3
@@ -47,7 +49,8 @@ type verdict struct {
 //     carried out.
 //   - A step that failed waits, longer each time, until git wants something else of the machine. One that succeeded
 //     and is needed again at once is treated like it: it does not converge.
-//   - A stalled one (apply.ErrStalled) waits until git wants something else or the domain has changed.
+//   - A stalled one (apply.ErrStalled) waits until git wants something else or the domain has changed, and is tried
+//     again after a long while in case somebody has mended the host.
 //   - A guest that was running and is down is started at once, three times; if it keeps going down, after 10 s, 20 s ... 5 min.
 type gate struct {
 	states map[key]*attempts
@@ -65,6 +68,7 @@ type attempts struct {
 	problem string
 	// stalled is set when the last failure was an apply.ErrStalled at this fingerprint.
 	stalled     bool
+	stalledAt   time.Time
 	fingerprint string
 	// settling waits for the domain to differ from this fingerprint.
 	settling      bool
@@ -133,8 +137,8 @@ func (g *gate) ask(step *plan.Step, have *plan.Domain, now time.Time) verdict {
 		s.settling = false
 	}
 	if s.stalled {
-		if s.fingerprint == step.Precondition {
-			return verdict{}
+		if again := s.stalledAt.Add(stallRetry); s.fingerprint == step.Precondition && now.Before(again) {
+			return verdict{until: again}
 		}
 		s.stalled, s.problem = false, ""
 	}
@@ -190,7 +194,7 @@ func (g *gate) end(step *plan.Step, err error, now time.Time) {
 	case errors.Is(err, apply.ErrStale):
 		s.settle(step, now.Add(s.stale.Next()))
 	case errors.Is(err, apply.ErrStalled):
-		s.problem, s.stalled, s.fingerprint = problemOf(err), true, step.Precondition
+		s.problem, s.stalled, s.stalledAt, s.fingerprint = problemOf(err), true, now, step.Precondition
 	default:
 		s.problem = problemOf(err)
 		s.retryAt = now.Add(s.failure.Next())

@@ -173,7 +173,7 @@ func (w *watcher) applied(o outcome) {
 	case errors.Is(o.err, apply.ErrStale):
 		w.r.event(Normal, PlanStale, step.Address, o.revision, "the domain has changed since the plan was made; planning again")
 	case errors.Is(o.err, apply.ErrStalled):
-		w.r.event(Warning, Stalled, step.Address, o.revision, problemOf(o.err)+"; not tried again until git or the domain changes")
+		w.r.event(Warning, Stalled, step.Address, o.revision, problemOf(o.err)+"; tried again when git or the domain changes, or in ten minutes")
 	default:
 		w.r.event(Warning, ApplyFailed, step.Address, o.revision, problemOf(o.err))
 	}

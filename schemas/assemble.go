@@ -22,6 +22,9 @@ type Desired struct {
 	Diagnostics Diagnostics
 	// Files counts the manifest files.
 	Files int
+	// Partial says that only some of the files were read; then nothing is missing because it is not here. Assemble
+	// never sets it.
+	Partial bool
 }
 
 // Assemble puts the files of a revision together and checks what only shows between them. It changes no file.

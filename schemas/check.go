@@ -161,12 +161,16 @@ func (c *checker) wasGiven(path []any) bool {
 
 // annotations warns of settings that gitvirt does not have: a misspelt gitvirt.io/protect protects nothing.
 func (c *checker) annotations(annotations map[string]string) {
-	known := []string{AnnotationProtect, AnnotationAdopt}
+	known := []string{AnnotationProtect}
 	for name, value := range annotations {
 		if !strings.HasPrefix(name, AnnotationPrefix) {
 			continue
 		}
 		path := at("metadata", "annotations", key(name))
+		if name == AnnotationAdopt {
+			c.fail(path, "adopting a domain is not carried out yet", "remove the annotation; the domain stays as it is")
+			continue
+		}
 		if !slices.Contains(known, name) {
 			fix := "known: " + strings.Join(known, ", ")
 			if near := closest(name, known); near != "" {

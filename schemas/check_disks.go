@@ -230,6 +230,9 @@ func (c *checker) checkDisks(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 		c.checkSerial(func() []any { return in("serial") }, disk.Serial)
 		oneOf(c, func() []any { return in("cache") }, disk.Cache, "none", "writethrough", "writeback")
 		oneOf(c, func() []any { return in("io") }, disk.IO, "native", "threads", "default")
+		if disk.IO == "native" && (disk.Cache == "writethrough" || disk.Cache == "writeback") {
+			c.fail(in("io"), "native input and output goes past the page cache, which cache "+string(disk.Cache)+" uses", "use cache none, or io threads")
+		}
 		if disk.ErrorPolicy != nil {
 			oneOf(c, func() []any { return in("errorPolicy") }, *disk.ErrorPolicy, "stop", "ignore", "report", "enospace")
 		}

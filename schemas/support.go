@@ -101,6 +101,7 @@ func deviceSupport() []Support {
 		refused("domain.devices.disks.blockSize.matchVolume", "write the sizes under custom"),
 		refused("domain.devices.disks.blockSize.custom.discardGranularity", "remove it"),
 		refused("domain.devices.disks.changedBlockTracking", "remove it"),
+		refused("domain.devices.disks.lun", "passing SCSI commands through needs a block device, which no volume here is; use disk"),
 		refused("domain.devices.disks.lun.reservation", "SCSI persistent reservations need KubeVirt; remove it"),
 		refused("domain.devices.disks.tag", "tags are handed over on a config drive only; remove it"),
 		carried("domain.devices.interfaces"),

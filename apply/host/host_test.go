@@ -413,6 +413,68 @@ func TestGuestThatIgnoresThePowerButtonIsStopped(t *testing.T) {
 	}
 }
 
+// TestCopyOfADomainIsForeign: virt-clone and domrename keep the metadata, so two domains carry one record.
+func TestCopyOfADomainIsForeign(t *testing.T) {
+	r := newRig(t)
+	want := desired(t, manifest("a", "Always", "64Mi"))
+	r.converge(want)
+	original, err := r.hypervisor.Domain(context.Background(), "default_a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := strings.Replace(original.Config, "<name>default_a</name>", "<name>aaa-clone</name>", 1)
+	clone = strings.Replace(clone, "<uuid>"+original.UUID+"</uuid>", "<uuid>00000000-0000-4000-8000-000000000001</uuid>", 1)
+	if err := r.hypervisor.Define(context.Background(), clone); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(want, "foreign", func(*plan.Plan) bool { return len(r.host.Observed().Foreign) == 1 })
+	if p := r.plan(want); len(p.Steps) != 0 {
+		t.Fatalf("a copy makes steps: %+v", p.Steps)
+	}
+	r.converge(desired(t))
+	if r.state("aaa-clone") == "" || r.state("default_a") != "" {
+		t.Error("the copy was touched, or the original was not removed")
+	}
+}
+
+// TestRestartThatFailedHalfwayIsDoneLater: the definition is new, the guest could not be stopped.
+func TestRestartThatFailedHalfwayIsDoneLater(t *testing.T) {
+	r := newRig(t)
+	r.converge(desired(t, manifest("a", "Always", "64Mi")))
+	next := desired(t, manifest("a", "Always", "128Mi"))
+	failed := false
+	r.hypervisor.Fail(fake.SetPower, func(context.Context, string) error {
+		if failed {
+			return nil
+		}
+		failed = true
+		return hypervisor.ErrUnavailable
+	})
+	if err := r.apply(r.plan(next)); err == nil {
+		t.Fatal("the step did not fail")
+	}
+	time.Sleep(200 * time.Millisecond) // a few re-reads
+	r.converge(next)
+	domain, err := r.hypervisor.Domain(context.Background(), "default_a")
+	if err != nil || !strings.Contains(domain.Live, "134217728") {
+		t.Fatalf("the guest still runs its old configuration: %v", err)
+	}
+}
+
+// TestCreateThatLibvirtRefusedIsNoDrift: it never was there, so nobody took it away.
+func TestCreateThatLibvirtRefusedIsNoDrift(t *testing.T) {
+	r := newRig(t)
+	want := desired(t, manifest("a", "Always", "64Mi"))
+	r.eventually(want, "known", func(p *plan.Plan) bool { return p.Unknown == "" })
+	r.hypervisor.Fail(fake.Define, func(context.Context, string) error { return hypervisor.ErrInvalid })
+	if err := r.apply(r.plan(want)); !errors.Is(err, apply.ErrStalled) {
+		t.Fatalf("got %v", err)
+	}
+	if p := r.plan(want); len(p.Steps) != 1 || p.Steps[0].Reason != plan.ReasonNew {
+		t.Fatalf("got %+v", p.Steps)
+	}
+}
+
 func TestSecondAgentIsRefused(t *testing.T) {
 	r := newRig(t)
 	if _, err := api.Listen(filepath.Join(r.dir, "agent.sock")); err == nil {

@@ -107,14 +107,19 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(o.stateDir, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
+		return fmt.Errorf("making the state directory: %w", err)
+	}
+	unlock, err := lockState(o.stateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	listener, err := api.Listen(o.socket)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
-	if err := os.MkdirAll(o.stateDir, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
-		return fmt.Errorf("making the state directory: %w", err)
-	}
 	domainType, why, err := emulation.Decide(ctx, policy, func(ctx context.Context) emulation.Result {
 		return emulation.ProbeOnce(ctx, emulation.Options{}, filepath.Join(o.stateDir, "kvm.json"))
 	})
@@ -132,6 +137,19 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	return serve(ctx, listener, agent)
+}
+
+// lockState makes sure that one agent at a time works in a state directory; the kernel gives the lock back when it dies.
+func lockState(dir string) (unlock func(), err error) {
+	file, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the state directory: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("another agent works in %s", dir)
+	}
+	return func() { _ = file.Close() }, nil
 }
 
 // serve runs the agent and its service until ctx ends; steps that are on their way get a moment to finish.

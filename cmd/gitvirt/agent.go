@@ -153,7 +153,7 @@ func (c *cli) connect(_ context.Context, f *agentFlags) (*platform, error) {
 			return nil, err
 		}
 		ended := make(chan error, 1)
-		go func() { ended <- child.Wait() }()
+		go func() { ended <- child.Wait(); close(ended) }()
 		p.stop = func() { stopAgent(child, ended) }
 		if err := f.await(child, ended, &said); err != nil {
 			return nil, err
@@ -174,6 +174,9 @@ func (f *agentFlags) await(child *exec.Cmd, ended <-chan error, said fmt.Stringe
 	for {
 		select {
 		case err := <-ended:
+			if f.answers() {
+				return nil // another agent was faster
+			}
 			return fmt.Errorf("the agent ended at once (%w): %s", err, strings.TrimSpace(said.String()))
 		case <-deadline:
 			stopAgent(child, ended)

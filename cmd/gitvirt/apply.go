@@ -89,7 +89,7 @@ func (c *cli) approve(question string, approved bool) error {
 		return nil
 	}
 	if !c.interactive() {
-		return errors.New("nobody can be asked here; read the plan above and run again with --auto-approve")
+		return errors.New("nobody can be asked here; read what is shown above and run again with --auto-approve")
 	}
 	c.printf("\n%s Only \"yes\" is taken for yes: ", question)
 	answer, err := bufio.NewReader(c.stdin).ReadString('\n')

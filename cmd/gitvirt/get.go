@@ -103,8 +103,10 @@ func (c *cli) get(ctx context.Context, server *serverFlags, names []string, name
 			vms = append(vms, vm)
 		}
 	}
-	if len(names) > 0 && len(vms) == 0 {
-		return fmt.Errorf("no VM is named %s", strings.Join(names, ", "))
+	for _, name := range names {
+		if !slices.ContainsFunc(vms, func(vm status.VM) bool { return selected(vm.Address, []string{name}) }) {
+			return fmt.Errorf("no VM is named %s", name)
+		}
 	}
 	if output == "json" || output == "yaml" {
 		return c.print(vms, output)
@@ -118,7 +120,7 @@ func (c *cli) get(ctx context.Context, server *serverFlags, names []string, name
 		if output == "wide" {
 			row = append(row, dash(vm.Node), dash(vm.Domain), dash(vm.Source))
 		}
-		rows = append(rows, append(row, vm.Message))
+		rows = append(rows, append(row, dash(vm.Message)))
 	}
 	return c.table(rows)
 }
@@ -193,7 +195,7 @@ func (c *cli) showVM(vm *status.VM) {
 	}
 	c.printf("\nConditions:\n")
 	for _, condition := range vm.Conditions {
-		c.printf("  %-16s %-8s %-20s %s\n", condition.Type, condition.Status, condition.Reason, condition.Message)
+		c.printf("  %-16s %-8s %-20s %s\n", condition.Type, condition.Status, condition.Reason, dash(condition.Message))
 	}
 	if len(vm.Disks) > 0 {
 		c.printf("\nDisks that outlive the VM:\n")

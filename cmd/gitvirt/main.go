@@ -102,13 +102,29 @@ Exit codes: 0 success, 1 an error, 2 "plan --detailed-exitcode" found changes.`,
 		c.validateCommand(), c.renderCommand(), c.planCommand(), c.applyCommand(), c.runCommand(),
 		c.getCommand(), c.describeCommand(), c.eventsCommand(), c.disksCommand(), c.doctorCommand(), c.versionCommand(),
 	)
+	root.InitDefaultCompletionCmd()
+	explainCompletion(root)
 	return root
+}
+
+// explainCompletion adds to the commands that cobra brings what all others have.
+func explainCompletion(root *cobra.Command) {
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil {
+		panic(err) // it was added one line above
+	}
+	completion.Example = "  gitvirt completion bash >/etc/bash_completion.d/gitvirt"
+	for _, shell := range completion.Commands() {
+		shell.Example = "  gitvirt completion " + shell.Name()
+		shell.Long += "\n\nExit codes: 0 done, 1 an error."
+	}
 }
 
 func (c *cli) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
+		Long:    "Print the version of gitvirt, the platform and the Go release that it was built with.\n\nExit codes: 0 done, 1 an error.",
 		Example: "  gitvirt version",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

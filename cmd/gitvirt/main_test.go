@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
 )
 
 // programs is where the tests build gitvirt and its agent, once and only when a test needs them.
@@ -16,12 +18,20 @@ var programs = struct { //nolint:gochecknoglobals // shared by all tests of the 
 	err  error
 }{}
 
+// TestMain makes this test binary also gitvirt itself, for the scripts of TestScripts.
 func TestMain(m *testing.M) {
-	code := m.Run()
+	testscript.Main(cleaning{m}, map[string]func(){"gitvirt": main})
+}
+
+// cleaning removes the programs after the tests.
+type cleaning struct{ m *testing.M }
+
+func (c cleaning) Run() int {
+	code := c.m.Run()
 	if programs.dir != "" {
 		_ = os.RemoveAll(programs.dir)
 	}
-	os.Exit(code)
+	return code
 }
 
 // program returns a program as it is released: gitvirt static, the agent with libvirt loaded at run time.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,12 +19,17 @@ func (c *cli) renderCommand() *cobra.Command {
 		Use:   "render [SOURCE]",
 		Short: "Print the libvirt domain XML of the VMs",
 		Long: `Print the domain XML that the agent would define for each VM, without touching any host. Disks have the paths
-that they get below the agent's state directory; the image below a container disk is named when it is pulled.`,
+that they get below the agent's state directory; the image below a container disk is named when it is pulled.
+
+Exit codes: 0 done, 1 an error or a mistake in the manifests.`,
 		Example: `  gitvirt render ./fleet
   gitvirt render ./fleet --vm web-1
   gitvirt render vm.yaml | virsh define --validate /dev/stdin`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if domainType != "kvm" && domainType != "qemu" {
+				return fmt.Errorf("--domain-type is %q; want kvm or qemu", domainType)
+			}
 			if err := source.argument(args); err != nil {
 				return err
 			}
@@ -76,7 +82,7 @@ func (c *cli) render(desired *schemas.Desired, names []string, stateDir, domainT
 		c.printf("%s\n", document)
 	}
 	if found == 0 && len(names) > 0 {
-		return fmt.Errorf("no VM is named %v", names)
+		return fmt.Errorf("no VM is named %s", strings.Join(names, ", "))
 	}
 	return nil
 }

@@ -114,7 +114,15 @@ func (c *cli) read(ctx context.Context, f *sourceFlags, rev string) (*sources.Sn
 	if err != nil {
 		return nil, nil, err
 	}
-	return snapshot, schemas.Assemble(snapshot.Files), nil
+	desired := schemas.Assemble(snapshot.Files)
+	desired.Partial = f.isFile()
+	return snapshot, desired, nil
+}
+
+// isFile reports whether the source is a single file.
+func (f *sourceFlags) isFile() bool {
+	info, err := os.Stat(f.dir)
+	return f.dir != "" && err == nil && !info.IsDir()
 }
 
 func (c *cli) snapshot(ctx context.Context, f *sourceFlags, rev string) (*sources.Snapshot, error) {

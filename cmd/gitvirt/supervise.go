@@ -27,7 +27,7 @@ func (f *agentFlags) supervise(ctx context.Context, output io.Writer, logger *sl
 		}
 		started := time.Now()
 		ended := make(chan error, 1)
-		go func() { ended <- child.Wait() }()
+		go func() { ended <- child.Wait(); close(ended) }()
 		select {
 		case <-ctx.Done():
 			stopAgent(child, ended)

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// DefaultSocket is where the agent listens.
-const DefaultSocket = "/run/gitvirt/agent.sock"
+// DefaultSocket is where the agent listens: in the default state directory.
+const DefaultSocket = "/var/lib/gitvirt/agent.sock"
 
 // maxMessage bounds a message; a VM with its user data is far smaller.
 const maxMessage = 16 << 20
@@ -91,8 +91,13 @@ func Listen(path string) (net.Listener, error) {
 		_ = probe.Close()
 		return nil, fmt.Errorf("an agent is listening on %s already", path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("removing the socket of an agent that is gone: %w", err)
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&os.ModeSocket == 0 {
+			return nil, fmt.Errorf("%s is there and is no socket; name another path", path)
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("removing the socket of an agent that is gone: %w", err)
+		}
 	}
 	listener, err := net.Listen("unix", path) //nolint:noctx // nothing to wait for
 	if err != nil {

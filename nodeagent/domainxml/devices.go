@@ -107,7 +107,7 @@ func (r *renderer) inputs() []libvirtxml.DomainInput {
 			Type: string(input.Type), Bus: string(input.Bus), Alias: &libvirtxml.DomainAlias{Name: "ua-" + input.Name},
 		}
 		if input.Bus == kubevirtv1.InputBusVirtio {
-			rendered.Model = r.virtioModel()
+			rendered.Model = "virtio" // inputs have no other models
 		}
 		out = append(out, rendered)
 	}
@@ -137,6 +137,9 @@ func (r *renderer) serial() ([]libvirtxml.DomainSerial, []libvirtxml.DomainConso
 // video is what KubeVirt gives: VGA for BIOS guests, bochs for UEFI ones.
 func (r *renderer) video() libvirtxml.DomainVideoModel {
 	if video := r.spec.Domain.Devices.Video; video != nil && video.Type != "" {
+		if video.Type == "none" {
+			return libvirtxml.DomainVideoModel{Type: video.Type}
+		}
 		return libvirtxml.DomainVideoModel{Type: video.Type, Heads: 1}
 	}
 	if firmware := r.spec.Domain.Firmware; firmware != nil && firmware.Bootloader != nil && firmware.Bootloader.EFI != nil {

@@ -72,10 +72,7 @@ func (r *renderer) disk(in *kubevirtv1.Disk, names targets) (*libvirtxml.DomainD
 	var bus kubevirtv1.DiskBus
 	switch {
 	case in.CDRom != nil:
-		out.Device, bus = "cdrom", in.CDRom.Bus
-		if in.CDRom.ReadOnly == nil || *in.CDRom.ReadOnly {
-			out.ReadOnly = &libvirtxml.DomainDiskReadOnly{}
-		}
+		out.Device, bus, out.ReadOnly = "cdrom", in.CDRom.Bus, &libvirtxml.DomainDiskReadOnly{}
 	case in.LUN != nil:
 		out.Device, bus = "lun", in.LUN.Bus
 		if in.LUN.ReadOnly {
@@ -105,8 +102,8 @@ func (r *renderer) disk(in *kubevirtv1.Disk, names targets) (*libvirtxml.DomainD
 		}
 		out.Address = address
 	}
-	if in.CDRom != nil {
-		out.Target.Tray = string(in.CDRom.Tray)
+	if in.CDRom != nil && in.CDRom.Tray == kubevirtv1.TrayStateOpen {
+		out.Target.Tray = string(in.CDRom.Tray) // libvirt leaves the default, closed, out
 	}
 	if in.BootOrder != nil {
 		out.Boot = &libvirtxml.DomainDeviceBoot{Order: *in.BootOrder}
@@ -137,6 +134,9 @@ func backing(volume Volume) *libvirtxml.DomainDiskBackingStore {
 func (r *renderer) driver(in *kubevirtv1.Disk, volume Volume) *libvirtxml.DomainDiskDriver {
 	out := &libvirtxml.DomainDiskDriver{
 		Name: "qemu", Type: volume.Format, Cache: string(in.Cache), IO: string(in.IO), ErrorPolicy: "stop", Discard: "unmap",
+	}
+	if in.IO == "default" {
+		out.IO = ""
 	}
 	if out.Cache == "" {
 		out.Cache = string(kubevirtv1.CacheNone)

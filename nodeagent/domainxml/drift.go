@@ -211,6 +211,9 @@ func osFacts(os *node, facts map[string]string) {
 
 // machineFamily returns "q35" for "pc-q35-7.2": libvirt pins the version of an alias when it defines a domain.
 func machineFamily(machine string) string {
+	if machine == "pc" {
+		return "i440fx" // libvirt's alias
+	}
 	rest, ok := strings.CutPrefix(machine, "pc-")
 	if !ok {
 		return machine

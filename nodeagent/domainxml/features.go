@@ -50,7 +50,7 @@ func (r *renderer) features() *libvirtxml.DomainFeatureList {
 		}
 	}
 	if enabled(features.SMM) {
-		out.SMM = &libvirtxml.DomainFeatureSMM{}
+		out.SMM = &libvirtxml.DomainFeatureSMM{State: "on"}
 	}
 	if features.KVM != nil {
 		out.KVM = &libvirtxml.DomainFeatureKVM{Hidden: &libvirtxml.DomainFeatureState{State: onOff(features.KVM.Hidden)}}
@@ -58,7 +58,7 @@ func (r *renderer) features() *libvirtxml.DomainFeatureList {
 	out.PVSpinlock = state(features.Pvspinlock)
 	if passthrough := features.HypervPassthrough; passthrough != nil && passthrough.Enabled != nil && *passthrough.Enabled {
 		out.HyperV = &libvirtxml.DomainFeatureHyperV{Mode: "passthrough"}
-	} else if features.Hyperv != nil {
+	} else if features.Hyperv != nil && *features.Hyperv != (kubevirtv1.FeatureHyperv{}) {
 		out.HyperV = hyperV(features.Hyperv)
 	}
 	return out
@@ -79,7 +79,7 @@ func hyperV(in *kubevirtv1.FeatureHyperv) *libvirtxml.DomainFeatureHyperV {
 	}
 	if in.Spinlocks != nil {
 		out.Spinlocks = &libvirtxml.DomainFeatureHyperVSpinlocks{DomainFeatureState: *state(&in.Spinlocks.FeatureState)}
-		if in.Spinlocks.Retries != nil {
+		if in.Spinlocks.Retries != nil && enabled(&in.Spinlocks.FeatureState) {
 			out.Spinlocks.Retries = uint(*in.Spinlocks.Retries)
 		}
 	}
@@ -108,16 +108,12 @@ func (r *renderer) clock() *libvirtxml.DomainClock {
 	if in == nil {
 		return nil
 	}
-	out := &libvirtxml.DomainClock{}
+	out := &libvirtxml.DomainClock{Offset: "utc", Adjustment: "reset"}
 	switch {
-	case in.UTC != nil:
-		out.Offset, out.Adjustment = "utc", "reset"
-		if in.UTC.OffsetSeconds != nil {
-			out.Offset, out.Adjustment = "variable", strconv.Itoa(*in.UTC.OffsetSeconds)
-			out.Basis = "utc"
-		}
+	case in.UTC != nil && in.UTC.OffsetSeconds != nil:
+		out.Offset, out.Adjustment, out.Basis = "variable", strconv.Itoa(*in.UTC.OffsetSeconds), "utc"
 	case in.Timezone != nil:
-		out.Offset, out.TimeZone = "timezone", string(*in.Timezone)
+		out.Offset, out.Adjustment, out.TimeZone = "timezone", "", string(*in.Timezone)
 	}
 	if in.Timer != nil {
 		out.Timer = timers(in.Timer)

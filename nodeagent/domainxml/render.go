@@ -6,6 +6,7 @@ package domainxml
 
 import (
 	"fmt"
+	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	"libvirt.org/go/libvirtxml"
@@ -117,7 +118,7 @@ type renderer struct {
 
 func (r *renderer) uuid() string {
 	if firmware := r.spec.Domain.Firmware; firmware != nil && firmware.UUID != "" {
-		return string(firmware.UUID)
+		return strings.ToLower(string(firmware.UUID))
 	}
 	return schemas.FirmwareUUID(r.address)
 }

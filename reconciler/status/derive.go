@@ -50,7 +50,7 @@ func Of(in Input) VM {
 		Restarts: in.Attempt.Restarts,
 	}
 	if in.VM != nil {
-		vm.Source, vm.WantedRevision, vm.hash = in.VM.Position.String(), in.Revision, in.VM.Hash
+		vm.Source, vm.WantedRevision, vm.hash = in.VM.Position.Short(), in.Revision, in.VM.Hash
 	}
 	if d := in.Domain; d != nil {
 		vm.found = true

@@ -28,8 +28,14 @@ func (h *Hypervisor) SetPower(ctx context.Context, name string, power hypervisor
 	return doing(withDomain(ctx, h, name, change), what, name)
 }
 
+// start boots the guest. Memory that was saved (virsh managedsave) is dropped: it would be restored onto disks that are
+// made anew at every power-on.
 func start(dom *lv.Domain) error {
-	return tolerate(dom, dom.Create(), hypervisor.State.Active)
+	err := dom.CreateWithFlags(lv.DOMAIN_START_FORCE_BOOT)
+	if unsupported(err) {
+		err = dom.Create()
+	}
+	return tolerate(dom, err, hypervisor.State.Active)
 }
 
 // shutdown presses the power button. It asks for ACPI by name: with no flag QEMU's driver prefers the guest agent and

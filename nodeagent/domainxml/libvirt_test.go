@@ -1,0 +1,86 @@
+package domainxml_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// everything has a device or a setting of each kind that libvirt completes in its own way.
+const everything = `apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: everything}
+spec:
+  runStrategy: Halted
+  template:
+    spec:
+      domain:
+        machine: {type: q35}
+        memory: {guest: 256Mi}
+        cpu: {sockets: 2, cores: 2, threads: 1, model: qemu64, features: [{name: sse4.1, policy: require}]}
+        clock: {utc: {}, timer: {hpet: {present: false}, pit: {tickPolicy: delay}, rtc: {tickPolicy: catchup}, hyperv: {}}}
+        features:
+          acpi: {}
+          apic: {}
+          smm: {}
+          kvm: {hidden: true}
+          hyperv: {relaxed: {}, vapic: {}, spinlocks: {spinlocks: 8191}, vpindex: {}, synic: {}, synictimer: {}, reset: {}}
+        firmware: {uuid: 5D307CA9-B3EF-428C-8861-06E72D69F223, serial: SER-1}
+        chassis: {manufacturer: m, version: v, serial: s, asset: a, sku: k}
+        devices:
+          blockMultiQueue: true
+          rng: {}
+          sound: {name: audio}
+          watchdog: {name: dog, i6300esb: {action: poweroff}}
+          inputs: [{name: tablet, type: tablet, bus: usb}, {name: pen, type: tablet, bus: virtio}]
+          disks:
+          - {name: a, bootOrder: 1, cache: none, io: native, serial: DISK-A, disk: {bus: virtio}, dedicatedIOThread: true}
+          - {name: b, disk: {bus: scsi}}
+          - {name: c, disk: {bus: sata}, blockSize: {custom: {logical: 512, physical: 4096}}}
+          - {name: d, disk: {bus: usb}, errorPolicy: report}
+          - {name: e, cdrom: {bus: sata}}
+          - {name: f, cdrom: {bus: scsi, tray: open}}
+          interfaces:
+          - {name: one, masquerade: {}, model: e1000, macAddress: "02:00:00:00:00:0A", acpiIndex: 7}
+          - {name: two, bridge: {}, state: down, bootOrder: 2}
+      networks:
+      - {name: one, pod: {}}
+      - {name: two, multus: {networkName: lan}}
+      volumes:
+      - {name: a, emptyDisk: {capacity: 1Gi}}
+      - {name: b, emptyDisk: {capacity: 1Gi}}
+      - {name: c, emptyDisk: {capacity: 1Gi}}
+      - {name: d, emptyDisk: {capacity: 1Gi}}
+      - {name: e, hostDisk: {path: /isos/e.iso, type: Disk}}
+      - {name: f, hostDisk: {path: /isos/f.iso, type: Disk}}
+`
+
+// TestRealLibvirtSeesNoDrift defines every VM on a real libvirt, validated against its schema, and compares what it made
+// of the definition with what was rendered.
+func TestRealLibvirtSeesNoDrift(t *testing.T) {
+	file := schemas.Parse("everything.yaml", []byte(everything))
+	if len(file.VMs) != 1 {
+		t.Fatal(file.Diagnostics)
+	}
+	daemon := libvirttest.Start(t)
+	for _, vm := range append(vms(t), file.VMs...) {
+		name := domainxml.DomainName(vm.Address)
+		path := filepath.Join(t.TempDir(), "domain.xml")
+		document := render(t, vm)
+		if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		daemon.Virsh("define", "--validate", path)
+		differences, err := domainxml.Compare(document, daemon.Virsh("dumpxml", "--inactive", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, difference := range differences {
+			t.Errorf("%s: %s: rendered %q, libvirt has %q", name, difference.Path, difference.Want, difference.Have)
+		}
+	}
+}
