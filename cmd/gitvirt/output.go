@@ -16,9 +16,8 @@ func addOutput(command *cobra.Command, value *string, formats ...string) {
 	choices := outputValue{value: value, formats: formats}
 	*value = formats[0]
 	command.Flags().VarP(&choices, "output", "o", "output format: "+strings.Join(formats, ", "))
-	if err := command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag was added one line above
-	}
+	// It fails only for a flag that does not exist, and this one was added just now.
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // outputValue is a flag with a closed set of values.
