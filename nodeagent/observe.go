@@ -267,24 +267,53 @@ func (a *Agent) absent(name string) *seen {
 	return nil
 }
 
-// refreshAll reads every domain. On an error nothing is concluded.
+// refreshAll reads every domain, one at a time: the definitions of thousands would be most of the agent's memory. On an
+// error nothing is concluded.
 func (a *Agent) refreshAll(ctx context.Context) error {
 	mark := a.view.mark()
-	domains, err := a.hypervisor.Domains(ctx)
+	names, err := a.hypervisor.Names(ctx)
 	if err != nil {
 		return fmt.Errorf("listing domains: %w", err)
 	}
-	all := make(map[string]*seen, len(domains))
-	for _, domain := range domains {
-		all[domain.Name] = a.observe(domain, a.view.get(domain.Name))
+	all := make(map[string]*seen, len(names))
+	for _, name := range names {
+		domain, err := a.hypervisor.Domain(ctx, name)
+		switch {
+		case errors.Is(err, hypervisor.ErrNotFound):
+			continue // it went away since the list was made
+		case errors.Is(err, hypervisor.ErrUnavailable) || (err != nil && ctx.Err() != nil):
+			return fmt.Errorf("reading domain %s: %w", name, err)
+		case err != nil:
+			all[name] = a.unreadable(name, err)
+		default:
+			all[name] = a.observe(domain, a.view.get(name))
+		}
 	}
 	for _, name := range a.records.names() {
 		if _, ok := all[name]; !ok {
-			all[name] = a.absent(name)
+			if trace := a.absent(name); trace != nil {
+				all[name] = trace
+			}
 		}
 	}
 	a.view.replace(all, mark)
 	return nil
+}
+
+// unreadable tells of a domain that exists and cannot be read: the others go on, and nobody touches it.
+func (a *Agent) unreadable(name string, err error) *seen {
+	now := &seen{domain: facts{Name: name}}
+	before := a.view.get(name)
+	if before != nil && before.record == nil && before.problem == "" {
+		now.message = &api.Foreign{Name: name}
+		return now
+	}
+	now = a.damaged(now, err)
+	if message, ok := now.message.(*api.Domain); ok && before != nil && before.record != nil {
+		now.record = before.record
+		message.Address, message.Fleet = before.record.Address.String(), before.record.Fleet
+	}
+	return now
 }
 
 // addressInterval is how often guests are asked for their IP addresses: they come and go without an event.

@@ -177,16 +177,15 @@ func (r *rig) eventually(want *schemas.Desired, what string, condition func(*pla
 
 func (r *rig) state(name string) hypervisor.State {
 	r.t.Helper()
-	domains, err := r.hypervisor.Domains(context.Background()) // never made to fail here
-	if err != nil {
+	r.hypervisor.Fail(fake.Domain, nil) // the story is over; what it makes fail must not fail here
+	domain, err := r.hypervisor.Domain(context.Background(), name)
+	switch {
+	case errors.Is(err, hypervisor.ErrNotFound):
+		return ""
+	case err != nil:
 		r.t.Fatal(err)
 	}
-	for _, domain := range domains {
-		if domain.Name == name {
-			return domain.State
-		}
-	}
-	return ""
+	return domain.State
 }
 
 func TestLifeOfAVM(t *testing.T) {
@@ -435,6 +434,25 @@ func TestCopyOfADomainIsForeign(t *testing.T) {
 	if r.state("aaa-clone") == "" || r.state("default_a") != "" {
 		t.Error("the copy was touched, or the original was not removed")
 	}
+}
+
+// TestOneUnreadableDomainBlindsNobody: the others are planned, and it is neither changed nor destroyed.
+func TestOneUnreadableDomainBlindsNobody(t *testing.T) {
+	r := newRig(t)
+	r.converge(desired(t, manifest("a", "Always", "64Mi"), manifest("b", "Always", "64Mi")))
+	r.hypervisor.Fail(fake.Domain, func(_ context.Context, name string) error {
+		if name == "default_a" {
+			return errors.New("cannot acquire state change lock")
+		}
+		return nil
+	})
+	next := desired(t, manifest("b", "Always", "128Mi"))
+	p := r.eventually(next, "told", func(p *plan.Plan) bool { return len(p.Steps) == 2 && p.Steps[0].Blocked != "" })
+	if p.Unknown != "" || p.Steps[1].Address.Name != "b" || p.Steps[1].Blocked != "" {
+		t.Fatalf("got unknown %q, steps %+v", p.Unknown, p.Steps)
+	}
+	r.hypervisor.Fail(fake.Domain, nil)
+	r.converge(next)
 }
 
 // TestRestartThatFailedHalfwayIsDoneLater: the definition is new, the guest could not be stopped.

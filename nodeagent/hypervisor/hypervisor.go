@@ -110,8 +110,8 @@ var (
 // Hypervisor runs domains. All methods are safe for concurrent use, end when ctx does, and wrap the errors above. A
 // method that ended because of ctx may still take effect: whatever it had asked the hypervisor for goes on.
 type Hypervisor interface {
-	// Domains returns every domain, those of others included, ordered by name. A partial answer is an error.
-	Domains(ctx context.Context) ([]Domain, error)
+	// Names returns the names of all domains, those of others included, ordered. A partial answer is an error.
+	Names(ctx context.Context) ([]string, error)
 	// Domain returns one domain, or ErrNotFound.
 	Domain(ctx context.Context, name string) (Domain, error)
 	// Define makes or replaces the persistent definition, validated against libvirt's schema. A running guest is

@@ -137,12 +137,8 @@ func (s *suite) domain(name string) hypervisor.Domain {
 // names returns the names of all domains, in the order in which they come.
 func (s *suite) names() []string {
 	s.Helper()
-	domains, err := s.Hypervisor.Domains(s.ctx)
+	names, err := s.Hypervisor.Names(s.ctx)
 	s.ok(err)
-	var names []string
-	for _, domain := range domains {
-		names = append(names, domain.Name)
-	}
 	return names
 }
 

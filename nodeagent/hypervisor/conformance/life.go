@@ -199,7 +199,7 @@ func testContext(s *suite) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	cancel()
 	for what, err := range map[string]error{
-		"Domains":     second(s.Hypervisor.Domains(ctx)),
+		"Names":       second(s.Hypervisor.Names(ctx)),
 		"Domain":      second(s.Hypervisor.Domain(ctx, "a")),
 		"Addresses":   second(s.Hypervisor.Addresses(ctx, "a")),
 		"Define":      s.Hypervisor.Define(ctx, s.Harness.Domain("b", "")),
@@ -228,7 +228,7 @@ func testDown(s *suite) {
 	s.Down()
 	events.await(hypervisor.Event{Kind: hypervisor.EventDisconnected})
 	for what, err := range map[string]error{
-		"Domains":     second(s.Hypervisor.Domains(s.ctx)),
+		"Names":       second(s.Hypervisor.Names(s.ctx)),
 		"Domain":      second(s.Hypervisor.Domain(s.ctx, "a")),
 		"Addresses":   second(s.Hypervisor.Addresses(s.ctx, "a")),
 		"Define":      s.Hypervisor.Define(s.ctx, s.Harness.Domain("b", "")),
@@ -264,7 +264,7 @@ func testConcurrent(s *suite) {
 	for range 2 {
 		readers.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := s.Hypervisor.Domains(ctx); err != nil && ctx.Err() == nil {
+				if _, err := s.Hypervisor.Names(ctx); err != nil && ctx.Err() == nil {
 					s.Errorf("list while domains come and go: %v", err)
 				}
 				time.Sleep(5 * time.Millisecond)

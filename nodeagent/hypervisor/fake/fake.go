@@ -8,9 +8,9 @@
 package fake
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,7 +24,7 @@ type Method string
 
 // The methods that can be made to fail.
 const (
-	Domains     Method = "Domains"
+	Names       Method = "Names"
 	Domain      Method = "Domain"
 	Define      Method = "Define"
 	SetPower    Method = "SetPower"
@@ -33,7 +33,7 @@ const (
 	Addresses   Method = "Addresses"
 )
 
-// Hook is called before a method does anything, with the name of its domain ("" for Domains). When it returns an error, the
+// Hook is called before a method does anything, with the name of its domain ("" for Names). When it returns an error, the
 // method returns that and does nothing. It may delay the method by waiting, with regard to ctx, and may call the
 // Hypervisor.
 type Hook func(ctx context.Context, domain string) error
@@ -68,18 +68,13 @@ func New() *Hypervisor {
 	}
 }
 
-// Domains implements hypervisor.Hypervisor.
-func (h *Hypervisor) Domains(ctx context.Context) ([]hypervisor.Domain, error) {
-	if err := h.enter(ctx, Domains, ""); err != nil {
+// Names implements hypervisor.Hypervisor.
+func (h *Hypervisor) Names(ctx context.Context) ([]string, error) {
+	if err := h.enter(ctx, Names, ""); err != nil {
 		return nil, err
 	}
 	defer h.mu.Unlock()
-	var all []hypervisor.Domain
-	for _, d := range h.domains {
-		all = append(all, d.Domain)
-	}
-	slices.SortFunc(all, func(a, b hypervisor.Domain) int { return cmp.Compare(a.Name, b.Name) })
-	return all, nil
+	return slices.Sorted(maps.Keys(h.domains)), nil
 }
 
 // Domain implements hypervisor.Hypervisor.

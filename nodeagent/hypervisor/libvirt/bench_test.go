@@ -102,7 +102,7 @@ func BenchmarkDomains(b *testing.B) {
 		}
 	}
 	for b.Loop() {
-		if all, err := h.Domains(b.Context()); err != nil || len(all) != domains {
+		if all, err := h.Names(b.Context()); err != nil || len(all) != domains {
 			b.Fatalf("%d domains, %v", len(all), err)
 		}
 	}

@@ -1,7 +1,6 @@
 package libvirt
 
 import (
-	"cmp"
 	"context"
 	"encoding/xml"
 	"fmt"
@@ -17,39 +16,30 @@ import (
 // readAttempts is how often a domain is read anew because it went on or off in the middle of it.
 const readAttempts = 5
 
-// Domains implements hypervisor.Hypervisor.
-func (h *Hypervisor) Domains(ctx context.Context) ([]hypervisor.Domain, error) {
-	domains, err := call(ctx, h, quick, func(c *lv.Connect) ([]hypervisor.Domain, error) {
+// Names implements hypervisor.Hypervisor.
+func (h *Hypervisor) Names(ctx context.Context) ([]string, error) {
+	names, err := call(ctx, h, quick, func(c *lv.Connect) ([]string, error) {
 		handles, err := c.ListAllDomains(0)
 		if err != nil {
 			return nil, err
 		}
-		defer func() {
-			for i := range handles {
-				free(&handles[i])
-			}
-		}()
-		domains := make([]hypervisor.Domain, 0, len(handles))
+		var names []string
 		for i := range handles {
-			if ctx.Err() != nil {
-				return nil, ctx.Err() // nobody waits for the rest
+			name, nameErr := handles[i].GetName()
+			free(&handles[i])
+			if nameErr != nil {
+				err = nameErr
+				continue
 			}
-			domain, err := read(&handles[i])
-			if hasCode(err, lv.ERR_NO_DOMAIN) {
-				continue // it vanished since the list was made
-			}
-			if err != nil {
-				return nil, err
-			}
-			domains = append(domains, domain)
+			names = append(names, name)
 		}
-		return domains, nil
+		return names, err
 	})
 	if err != nil {
 		return nil, doing(err, "list domains", "")
 	}
-	slices.SortFunc(domains, func(a, b hypervisor.Domain) int { return cmp.Compare(a.Name, b.Name) })
-	return domains, nil
+	slices.Sort(names)
+	return names, nil
 }
 
 // Domain implements hypervisor.Hypervisor.

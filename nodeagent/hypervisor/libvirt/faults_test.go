@@ -35,14 +35,14 @@ func TestDownAtStart(t *testing.T) {
 		})
 	}()
 	for range 100 {
-		if _, err := h.Domains(ctx); !errors.Is(err, hypervisor.ErrUnavailable) {
+		if _, err := h.Names(ctx); !errors.Is(err, hypervisor.ErrUnavailable) {
 			t.Fatalf("Domains: %v, want %v", err, hypervisor.ErrUnavailable)
 		}
 	}
 	daemon.Start()
 	<-connected
 	<-ended
-	if _, err := h.Domains(t.Context()); err != nil {
+	if _, err := h.Names(t.Context()); err != nil {
 		t.Errorf("Domains when the daemon is there: %v", err)
 	}
 }
@@ -52,7 +52,7 @@ func TestNoDaemonAnywhere(t *testing.T) {
 	for _, uri := range []string{
 		"qemu+unix:///system?socket=" + filepath.Join(t.TempDir(), "absent"), "nonsense:///", "test:///absent/node.xml",
 	} {
-		if _, err := connect(t, uri).Domains(t.Context()); !errors.Is(err, hypervisor.ErrUnavailable) {
+		if _, err := connect(t, uri).Names(t.Context()); !errors.Is(err, hypervisor.ErrUnavailable) {
 			t.Errorf("%s: error is %v, want %v", uri, err, hypervisor.ErrUnavailable)
 		}
 	}
@@ -87,7 +87,7 @@ func TestHangingDaemon(t *testing.T) {
 	}
 
 	stranger := connect(t, daemon.URI)
-	if _, err := stranger.Domains(t.Context()); !errors.Is(err, hypervisor.ErrUnavailable) {
+	if _, err := stranger.Names(t.Context()); !errors.Is(err, hypervisor.ErrUnavailable) {
 		t.Errorf("first connection: %v, want %v", err, hypervisor.ErrUnavailable)
 	}
 
@@ -167,7 +167,7 @@ func TestClose(t *testing.T) {
 		}
 	}
 	<-ended
-	if _, err := h.Domains(t.Context()); !errors.Is(err, hypervisor.ErrUnavailable) {
+	if _, err := h.Names(t.Context()); !errors.Is(err, hypervisor.ErrUnavailable) {
 		t.Errorf("Domains: %v, want %v", err, hypervisor.ErrUnavailable)
 	}
 }
