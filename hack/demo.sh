@@ -366,7 +366,7 @@ It is still running. Things to try, from $root:
   bin/gitvirt describe web-1
   virsh -c $uri console default_web-1          # Enter gives a shell, Ctrl-] leaves
   virsh -c $uri destroy default_web-2          # it is back in a moment; then: bin/gitvirt events
-  virsh -c $uri setvcpus default_web-2 1 --config --maximum   # drift, put right
+  virsh -c $uri setmem default_web-2 65536 --config   # drift, put right within seconds
   cd $work && git pull                          # edit vms/*.yaml, commit, push
   bin/gitvirt plan --git $git_url --state-dir $state
   tail -f $demo/controller.log
