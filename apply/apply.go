@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -87,14 +89,10 @@ func Run(ctx context.Context, target Target, steps []plan.Step, executor Executo
 		results[i].Err = err
 		report(Event{Address: step.Address, Step: step, Done: true, Err: err})
 	}
-	slots := make(chan struct{}, parallel)
-	var running sync.WaitGroup
+	var running errgroup.Group
+	running.SetLimit(parallel)
 	for _, chain := range chains(steps) {
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-		}
-		running.Go(func() {
+		running.Go(func() error {
 			for _, i := range chain {
 				results[i].Step = steps[i]
 				if ctx.Err() != nil {
@@ -103,13 +101,10 @@ func Run(ctx context.Context, target Target, steps []plan.Step, executor Executo
 				}
 				one(i)
 			}
-			select {
-			case <-slots:
-			default:
-			}
+			return nil
 		})
 	}
-	running.Wait()
+	_ = running.Wait() // what failed is in the results
 	return results
 }
 

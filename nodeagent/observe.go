@@ -26,13 +26,12 @@ type facts struct {
 	UUID         string
 	State        hypervisor.State
 	StopReason   hypervisor.StopReason
-	Persistent   bool
 	config, live [sha256.Size]byte
 }
 
 func factsOf(domain hypervisor.Domain) facts {
 	return facts{
-		Name: domain.Name, UUID: domain.UUID, State: domain.State, StopReason: domain.StopReason, Persistent: domain.Config != "",
+		Name: domain.Name, UUID: domain.UUID, State: domain.State, StopReason: domain.StopReason,
 		config: sha256.Sum256([]byte(domain.Config)), live: sha256.Sum256([]byte(domain.Live)),
 	}
 }

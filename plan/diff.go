@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -37,6 +38,10 @@ func normalise(record []byte) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if firmware := object.Spec.Template.Spec.Domain.Firmware; firmware != nil {
+		// libvirt compares UUIDs without regard to case.
+		firmware.UUID = types.UID(strings.ToLower(string(firmware.UUID)))
+	}
 	encoded, err := json.Marshal(object)
 	if err != nil {
 		return nil, err
@@ -44,10 +49,6 @@ func normalise(record []byte) (map[string]any, error) {
 	var out map[string]any
 	if err := json.Unmarshal(encoded, &out); err != nil {
 		return nil, err
-	}
-	if firmware := object.Spec.Template.Spec.Domain.Firmware; firmware != nil {
-		// libvirt compares UUIDs without regard to case.
-		set(out, strings.ToLower(string(firmware.UUID)), "spec", "template", "spec", "domain", "firmware", "uuid")
 	}
 	delete(out, "status")
 	delete(out, "apiVersion")
@@ -60,20 +61,6 @@ func normalise(record []byte) (map[string]any, error) {
 		out["secrets"] = digests
 	}
 	return out, nil
-}
-
-// set replaces a value that is there, at a path of keys.
-func set(object map[string]any, value string, path ...string) {
-	for _, key := range path[:len(path)-1] {
-		next, ok := object[key].(map[string]any)
-		if !ok {
-			return
-		}
-		object = next
-	}
-	if last := path[len(path)-1]; object[last] != nil {
-		object[last] = value
-	}
 }
 
 type differ struct{ changes []Change }
