@@ -9,6 +9,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/cloudinit"
 	"github.com/gitvirt/gitvirt/nodeagent/disks"
 	"github.com/gitvirt/gitvirt/nodeagent/images"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // cloudInitData is what a NoCloud volume tells the guest: the manifest's inline data, or what its Secret references
@@ -20,22 +21,22 @@ func cloudInitData(m *machine, source kubevirtv1.Volume) (cloudinit.Data, error)
 	}
 	data := cloudinit.Data{InstanceID: cloudinit.InstanceID(hostname, m.address.Namespace), LocalHostname: hostname}
 	in := source.CloudInitNoCloud
-	secret := m.wire.GetSecrets()[source.Name]
+	secret := m.wire.GetContents()[schemas.VolumeContent(source.Name)].GetValues()
 	var err error
-	if data.UserData, err = firstOf(secret.GetUserData(), in.UserData, in.UserDataBase64); err != nil {
+	if data.UserData, err = firstOf(secret[schemas.ContentUserData], in.UserData, in.UserDataBase64); err != nil {
 		return data, fmt.Errorf("%w: userDataBase64: %w", ErrInvalid, err)
 	}
-	if data.NetworkData, err = firstOf(secret.GetNetworkData(), in.NetworkData, in.NetworkDataBase64); err != nil {
+	if data.NetworkData, err = firstOf(secret[schemas.ContentNetworkData], in.NetworkData, in.NetworkDataBase64); err != nil {
 		return data, fmt.Errorf("%w: networkDataBase64: %w", ErrInvalid, err)
 	}
 	return data, nil
 }
 
 // firstOf returns the one that is there of a secret, a plain and a base64 value.
-func firstOf(secret, plain, encoded string) ([]byte, error) {
+func firstOf(secret []byte, plain, encoded string) ([]byte, error) {
 	switch {
-	case secret != "":
-		return []byte(secret), nil
+	case len(secret) > 0:
+		return secret, nil
 	case plain != "":
 		return []byte(plain), nil
 	}

@@ -275,7 +275,7 @@ func (a *assembly) resolveSecrets() {
 		if e.vm == nil {
 			continue
 		}
-		var resolved map[string]SecretVolume
+		var resolved map[string]Content
 		for j := range e.vm.claims {
 			c := &e.vm.claims[j]
 			if c.kind != claimSecret {
@@ -287,18 +287,21 @@ func (a *assembly) resolveSecrets() {
 				continue
 			}
 			if resolved == nil {
-				resolved = map[string]SecretVolume{}
+				resolved = map[string]Content{}
 			}
-			volume := resolved[c.volume]
+			volume := resolved[VolumeContent(c.volume)]
+			if volume == nil {
+				volume = Content{}
+				resolved[VolumeContent(c.volume)] = volume
+			}
 			if c.network {
-				volume.NetworkData = value
+				volume[ContentNetworkData] = value
 			} else {
-				volume.UserData = value
+				volume[ContentUserData] = value
 			}
-			resolved[c.volume] = volume
 		}
 		if resolved != nil && !e.broken {
-			e.vm = e.vm.withSecrets(resolved)
+			e.vm = e.vm.withContents(resolved)
 		}
 	}
 }

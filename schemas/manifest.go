@@ -1,8 +1,11 @@
 package schemas
 
 import (
+	"strconv"
+
 	corev1 "k8s.io/api/core/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 )
 
 // File is one file of manifests, read and checked by itself. It depends on nothing but the file's path and
@@ -36,8 +39,16 @@ type VM struct {
 	Object *kubevirtv1.VirtualMachine
 	// RunStrategy is never empty.
 	RunStrategy kubevirtv1.VirtualMachineRunStrategy
-	// Secrets holds, by volume name, what the volume's Secret references resolved to. Filled by Assemble.
-	Secrets map[string]SecretVolume
+	// Owner is the VirtualMachineInstanceReplicaSet or VirtualMachinePool that the machine is a member of; zero for none.
+	Owner Address
+	// Contents holds what references to Secrets and ConfigMaps resolved to, by VolumeContent, CredentialContent or
+	// PullSecretContent. Sensitive. Filled by Assemble.
+	Contents map[string]Content
+	// Claims holds, by volume name, the claims that volumes name. Filled by Assemble.
+	Claims map[string]Claim
+	// HostDevices holds, by the name of a GPU, a host device or an SR-IOV interface, what the Fleet permits for it.
+	// Filled by Assemble.
+	HostDevices map[string]HostDeviceSelector
 	// Record is what travels with the domain: see Record. Encoded canonically, without sensitive values.
 	Record []byte
 	// Hash is the hex SHA-256 of Record: equal hashes mean equal wishes.
@@ -51,10 +62,56 @@ type VM struct {
 // Spec returns the VirtualMachineInstanceSpec of the VM.
 func (vm *VM) Spec() *kubevirtv1.VirtualMachineInstanceSpec { return &vm.Object.Spec.Template.Spec }
 
-// SecretVolume is the sensitive content of a cloud-init volume that a Secret holds.
-type SecretVolume struct {
-	UserData    string `json:"userData,omitempty"`
-	NetworkData string `json:"networkData,omitempty"`
+// Content is what a reference to a Secret or ConfigMap resolved to: values by key.
+type Content map[string]string
+
+// The keys of a cloud-init volume's Content.
+const (
+	ContentUserData    = "userdata"
+	ContentNetworkData = "networkdata"
+)
+
+// VolumeContent is the key in VM.Contents of the files of a volume: all keys of its Secret, ConfigMap or sysprep source;
+// for cloud-init ContentUserData and ContentNetworkData.
+func VolumeContent(volume string) string { return volume }
+
+// CredentialContent is the key in VM.Contents of the i-th of accessCredentials: all keys of its Secret.
+func CredentialContent(i int) string { return "accessCredentials/" + strconv.Itoa(i) }
+
+// PullSecretContent is the key in VM.Contents of an imagePullSecret: all keys of the Secret.
+func PullSecretContent(secret string) string { return "imagePullSecrets/" + secret }
+
+// Claim is a PersistentVolumeClaim, which a DataVolume or a dataVolumeTemplate may make, as a volume uses it. On a host
+// it is an image that holds data and outlives every machine.
+type Claim struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Capacity is the size in bytes; 0 when nothing says it, as for one that is cloned.
+	Capacity int64 `json:"capacity,omitempty"`
+	// Path is the file or block device that a PersistentVolume with hostPath or local names; empty for an image of
+	// gitvirt's own.
+	Path string `json:"path,omitempty"`
+	// Block is volumeMode Block.
+	Block bool `json:"block,omitempty"`
+	// Shared is access mode ReadWriteMany or ReadOnlyMany: several machines may have it open.
+	Shared bool `json:"shared,omitempty"`
+	// Source is what a DataVolume fills a new image with; nil leaves it empty.
+	Source *cdiv1.DataVolumeSource `json:"source,omitempty"`
+	// SourceContent holds the keys of the Secret that Source refers to. Sensitive.
+	SourceContent Content `json:"-"`
+}
+
+// HostDeviceSelector is what a resource name of a GPU, a host device or an SR-IOV network means on a host, from
+// permittedHostDevices of the Fleet (the structure of KubeVirt's configuration).
+type HostDeviceSelector struct {
+	// Resource is the deviceName of the manifest.
+	Resource string `json:"resource"`
+	// PCI are vendor and device in hexadecimal: "10DE:1EB8".
+	PCI []string `json:"pci,omitempty"`
+	// Mediated are names of mediated device types: "GRID T4-1Q".
+	Mediated []string `json:"mediated,omitempty"`
+	// USB are the devices that are handed over together: all of one entry.
+	USB []kubevirtv1.USBSelector `json:"usb,omitempty"`
 }
 
 // Secret is a core/v1 Secret of the repository; its values are sensitive.

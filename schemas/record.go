@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
@@ -66,27 +67,35 @@ func (vm *VM) setRecord(record []byte) {
 	vm.Record, vm.Hash = slices.Clip(record), hex.EncodeToString(sum[:])
 }
 
-// withSecrets returns a copy of the VM that holds what its Secret references resolved to; their digests become part
-// of the record, so that a changed Secret is a changed wish.
-func (vm *VM) withSecrets(secrets map[string]SecretVolume) *VM {
+// withContents returns a copy of the VM that holds what its references resolved to; their digests become part of the
+// record, so that a changed Secret is a changed wish.
+func (vm *VM) withContents(contents map[string]Content) *VM {
 	out := *vm
-	out.Secrets = secrets
+	out.Contents = contents
 	var buf []byte
 	buf = append(buf, vm.Record[:vm.secretsAt]...)
 	buf = append(buf, `,"secrets":{`...)
-	for i, volume := range slices.Sorted(maps.Keys(secrets)) {
+	for i, reference := range slices.Sorted(maps.Keys(contents)) {
 		if i > 0 {
 			buf = append(buf, ',')
 		}
-		buf = appendString(buf, volume)
+		buf = appendString(buf, reference)
 		buf = append(buf, ':')
-		content := secrets[volume]
-		buf = appendString(buf, digest(vm.Address, fmt.Sprintf("%d\x00%s\x00%s", len(content.UserData), content.UserData, content.NetworkData)))
+		buf = appendString(buf, digest(vm.Address, contents[reference].text()))
 	}
 	buf = append(buf, '}')
 	buf = append(buf, vm.Record[vm.secretsAt:]...)
 	out.setRecord(buf)
 	return &out
+}
+
+// text is the content as one string, from which nothing can be shifted to another key without a difference.
+func (c Content) text() string {
+	var text strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		fmt.Fprintf(&text, "%d:%s%d:%s", len(key), key, len(c[key]), c[key])
+	}
+	return text.String()
 }
 
 // ParseRecord reads a record back, with the defaults of this version filled in when asked for, so that two records

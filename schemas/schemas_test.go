@@ -196,16 +196,16 @@ func TestSecrets(t *testing.T) {
 	if len(first.VMs) != 1 || len(second.VMs) != 1 {
 		t.Fatalf("%v %v", first.Diagnostics, second.Diagnostics)
 	}
-	if diff := cmp.Diff(map[string]schemas.SecretVolume{"seed": {UserData: "hush", NetworkData: "net"}}, first.VMs[0].Secrets); diff != "" {
+	if diff := cmp.Diff(map[string]schemas.Content{"seed": {"userdata": "hush", "networkdata": "net"}}, first.VMs[0].Contents); diff != "" {
 		t.Errorf("secrets (-want +got):\n%s", diff)
 	}
-	if got := second.VMs[0].Secrets["seed"].UserData; got != "other" {
+	if got := second.VMs[0].Contents["seed"]["userdata"]; got != "other" {
 		t.Errorf("stringData does not win: %q", got)
 	}
 	if first.VMs[0].Hash == second.VMs[0].Hash {
 		t.Error("another secret is the same wish")
 	}
-	if machine.VMs[0].Secrets != nil {
+	if machine.VMs[0].Contents != nil {
 		t.Error("Assemble changed a file")
 	}
 	for _, vm := range []*schemas.VM{first.VMs[0], second.VMs[0]} {

@@ -16,6 +16,9 @@ const (
 	SupportCarried
 	// SupportRefused is an error that names the field.
 	SupportRefused
+	// SupportKept is accepted and kept with the machine, and nothing on a host depends on it: it is for Pods, or the
+	// guest sees nothing of it.
+	SupportKept
 	// SupportIgnored is accepted and not read, such as status, which the server side writes.
 	SupportIgnored
 )
@@ -25,7 +28,7 @@ type Support struct {
 	// Path is the field's path without list indices, such as "domain.devices.gpus".
 	Path   string
 	Status SupportStatus
-	// Instead says why the field is refused, or what to use in its place.
+	// Instead says why the field is refused or only kept, or what to use in its place.
 	Instead string
 }
 

@@ -240,13 +240,7 @@ func requestOf(target apply.Target, step plan.Step) (*api.ExecuteRequest, error)
 		Address: step.Address.String(), Fleet: target.Fleet, Revision: target.Revision, Source: step.Source,
 		Object: object, Record: step.VM.Record, Hash: step.VM.Hash,
 	}
-	if len(step.VM.Secrets) > 0 {
-		request.Vm.Secrets = make(map[string]*api.SecretVolume, len(step.VM.Secrets))
-		for volume, secret := range step.VM.Secrets {
-			request.Vm.Secrets[volume] = &api.SecretVolume{UserData: secret.UserData, NetworkData: secret.NetworkData}
-		}
-	}
-	return request, nil
+	return request, addReferences(request.Vm, step.VM)
 }
 
 // kindOf turns the agent's answer into the kinds of package apply.

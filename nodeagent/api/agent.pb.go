@@ -934,8 +934,12 @@ type VM struct {
 	// What is kept with the domain, without sensitive values.
 	Record []byte `protobuf:"bytes,6,opt,name=record,proto3" json:"record,omitempty"`
 	Hash   string `protobuf:"bytes,7,opt,name=hash,proto3" json:"hash,omitempty"`
-	// By volume name: what the volume's Secret references resolved to.
-	Secrets       map[string]*SecretVolume `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What references to Secrets and ConfigMaps resolved to, by the keys of schemas.VM.Contents.
+	Contents map[string]*Content `protobuf:"bytes,8,rep,name=contents,proto3" json:"contents,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// By volume name: the claims that volumes name.
+	Claims map[string]*Claim `protobuf:"bytes,9,rep,name=claims,proto3" json:"claims,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// By the name of the GPU, host device or SR-IOV interface: what may be handed over for it.
+	HostDevices   map[string]*HostDeviceSelector `protobuf:"bytes,10,rep,name=host_devices,json=hostDevices,proto3" json:"host_devices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1019,35 +1023,48 @@ func (x *VM) GetHash() string {
 	return ""
 }
 
-func (x *VM) GetSecrets() map[string]*SecretVolume {
+func (x *VM) GetContents() map[string]*Content {
 	if x != nil {
-		return x.Secrets
+		return x.Contents
 	}
 	return nil
 }
 
-type SecretVolume struct {
+func (x *VM) GetClaims() map[string]*Claim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *VM) GetHostDevices() map[string]*HostDeviceSelector {
+	if x != nil {
+		return x.HostDevices
+	}
+	return nil
+}
+
+type Content struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	UserData      string                 `protobuf:"bytes,1,opt,name=user_data,json=userData,proto3" json:"user_data,omitempty"`
-	NetworkData   string                 `protobuf:"bytes,2,opt,name=network_data,json=networkData,proto3" json:"network_data,omitempty"`
+	Values        map[string][]byte      `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SecretVolume) Reset() {
-	*x = SecretVolume{}
+func (x *Content) Reset() {
+	*x = Content{}
 	mi := &file_nodeagent_api_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SecretVolume) String() string {
+func (x *Content) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SecretVolume) ProtoMessage() {}
+func (*Content) ProtoMessage() {}
 
-func (x *SecretVolume) ProtoReflect() protoreflect.Message {
+func (x *Content) ProtoReflect() protoreflect.Message {
 	mi := &file_nodeagent_api_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1059,21 +1076,237 @@ func (x *SecretVolume) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SecretVolume.ProtoReflect.Descriptor instead.
-func (*SecretVolume) Descriptor() ([]byte, []int) {
+// Deprecated: Use Content.ProtoReflect.Descriptor instead.
+func (*Content) Descriptor() ([]byte, []int) {
 	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *SecretVolume) GetUserData() string {
+func (x *Content) GetValues() map[string][]byte {
 	if x != nil {
-		return x.UserData
+		return x.Values
+	}
+	return nil
+}
+
+// Claim is schemas.Claim.
+type Claim struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	CapacityBytes int64                  `protobuf:"varint,3,opt,name=capacity_bytes,json=capacityBytes,proto3" json:"capacity_bytes,omitempty"`
+	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	Block         bool                   `protobuf:"varint,5,opt,name=block,proto3" json:"block,omitempty"`
+	Shared        bool                   `protobuf:"varint,6,opt,name=shared,proto3" json:"shared,omitempty"`
+	// JSON of CDI's DataVolumeSource; empty when the image begins empty.
+	Source        []byte   `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
+	SourceContent *Content `protobuf:"bytes,8,opt,name=source_content,json=sourceContent,proto3" json:"source_content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claim) Reset() {
+	*x = Claim{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claim) ProtoMessage() {}
+
+func (x *Claim) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claim.ProtoReflect.Descriptor instead.
+func (*Claim) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Claim) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
 	}
 	return ""
 }
 
-func (x *SecretVolume) GetNetworkData() string {
+func (x *Claim) GetName() string {
 	if x != nil {
-		return x.NetworkData
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Claim) GetCapacityBytes() int64 {
+	if x != nil {
+		return x.CapacityBytes
+	}
+	return 0
+}
+
+func (x *Claim) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Claim) GetBlock() bool {
+	if x != nil {
+		return x.Block
+	}
+	return false
+}
+
+func (x *Claim) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *Claim) GetSource() []byte {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *Claim) GetSourceContent() *Content {
+	if x != nil {
+		return x.SourceContent
+	}
+	return nil
+}
+
+// HostDeviceSelector is schemas.HostDeviceSelector.
+type HostDeviceSelector struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resource      string                 `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	Pci           []string               `protobuf:"bytes,2,rep,name=pci,proto3" json:"pci,omitempty"`
+	Mediated      []string               `protobuf:"bytes,3,rep,name=mediated,proto3" json:"mediated,omitempty"`
+	Usb           []*USBSelector         `protobuf:"bytes,4,rep,name=usb,proto3" json:"usb,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostDeviceSelector) Reset() {
+	*x = HostDeviceSelector{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostDeviceSelector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostDeviceSelector) ProtoMessage() {}
+
+func (x *HostDeviceSelector) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostDeviceSelector.ProtoReflect.Descriptor instead.
+func (*HostDeviceSelector) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *HostDeviceSelector) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *HostDeviceSelector) GetPci() []string {
+	if x != nil {
+		return x.Pci
+	}
+	return nil
+}
+
+func (x *HostDeviceSelector) GetMediated() []string {
+	if x != nil {
+		return x.Mediated
+	}
+	return nil
+}
+
+func (x *HostDeviceSelector) GetUsb() []*USBSelector {
+	if x != nil {
+		return x.Usb
+	}
+	return nil
+}
+
+type USBSelector struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vendor        string                 `protobuf:"bytes,1,opt,name=vendor,proto3" json:"vendor,omitempty"`
+	Product       string                 `protobuf:"bytes,2,opt,name=product,proto3" json:"product,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *USBSelector) Reset() {
+	*x = USBSelector{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *USBSelector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*USBSelector) ProtoMessage() {}
+
+func (x *USBSelector) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use USBSelector.ProtoReflect.Descriptor instead.
+func (*USBSelector) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *USBSelector) GetVendor() string {
+	if x != nil {
+		return x.Vendor
+	}
+	return ""
+}
+
+func (x *USBSelector) GetProduct() string {
+	if x != nil {
+		return x.Product
 	}
 	return ""
 }
@@ -1091,7 +1324,7 @@ type ExecuteEvent struct {
 
 func (x *ExecuteEvent) Reset() {
 	*x = ExecuteEvent{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[12]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1336,7 @@ func (x *ExecuteEvent) String() string {
 func (*ExecuteEvent) ProtoMessage() {}
 
 func (x *ExecuteEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[12]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1349,7 @@ func (x *ExecuteEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteEvent.ProtoReflect.Descriptor instead.
 func (*ExecuteEvent) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{12}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExecuteEvent) GetProgress() string {
@@ -1148,7 +1381,7 @@ type ListDisksRequest struct {
 
 func (x *ListDisksRequest) Reset() {
 	*x = ListDisksRequest{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[13]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1393,7 @@ func (x *ListDisksRequest) String() string {
 func (*ListDisksRequest) ProtoMessage() {}
 
 func (x *ListDisksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[13]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1406,7 @@ func (x *ListDisksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDisksRequest.ProtoReflect.Descriptor instead.
 func (*ListDisksRequest) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{13}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{16}
 }
 
 type ListDisksResponse struct {
@@ -1185,7 +1418,7 @@ type ListDisksResponse struct {
 
 func (x *ListDisksResponse) Reset() {
 	*x = ListDisksResponse{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[14]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1430,7 @@ func (x *ListDisksResponse) String() string {
 func (*ListDisksResponse) ProtoMessage() {}
 
 func (x *ListDisksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[14]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1443,7 @@ func (x *ListDisksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDisksResponse.ProtoReflect.Descriptor instead.
 func (*ListDisksResponse) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{14}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListDisksResponse) GetDisks() []*DataDisk {
@@ -1240,7 +1473,7 @@ type DataDisk struct {
 
 func (x *DataDisk) Reset() {
 	*x = DataDisk{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[15]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1485,7 @@ func (x *DataDisk) String() string {
 func (*DataDisk) ProtoMessage() {}
 
 func (x *DataDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[15]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1498,7 @@ func (x *DataDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataDisk.ProtoReflect.Descriptor instead.
 func (*DataDisk) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{15}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DataDisk) GetId() string {
@@ -1347,7 +1580,7 @@ type DeleteDisksRequest struct {
 
 func (x *DeleteDisksRequest) Reset() {
 	*x = DeleteDisksRequest{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[16]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1592,7 @@ func (x *DeleteDisksRequest) String() string {
 func (*DeleteDisksRequest) ProtoMessage() {}
 
 func (x *DeleteDisksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[16]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1605,7 @@ func (x *DeleteDisksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDisksRequest.ProtoReflect.Descriptor instead.
 func (*DeleteDisksRequest) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{16}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteDisksRequest) GetIds() []string {
@@ -1391,7 +1624,7 @@ type DeleteDisksResponse struct {
 
 func (x *DeleteDisksResponse) Reset() {
 	*x = DeleteDisksResponse{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[17]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1636,7 @@ func (x *DeleteDisksResponse) String() string {
 func (*DeleteDisksResponse) ProtoMessage() {}
 
 func (x *DeleteDisksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[17]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1649,7 @@ func (x *DeleteDisksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDisksResponse.ProtoReflect.Descriptor instead.
 func (*DeleteDisksResponse) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{17}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteDisksResponse) GetDeleted() []*DeletedDisk {
@@ -1440,7 +1673,7 @@ type DeletedDisk struct {
 
 func (x *DeletedDisk) Reset() {
 	*x = DeletedDisk{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1685,7 @@ func (x *DeletedDisk) String() string {
 func (*DeletedDisk) ProtoMessage() {}
 
 func (x *DeletedDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1698,7 @@ func (x *DeletedDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedDisk.ProtoReflect.Descriptor instead.
 func (*DeletedDisk) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{18}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeletedDisk) GetId() string {
@@ -1576,7 +1809,7 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\rgrace_seconds\x18\b \x01(\x03R\fgraceSeconds\x12*\n" +
 	"\x02vm\x18\t \x01(\v2\x1a.gitvirt.agent.v1alpha1.VMR\x02vm\x12\x12\n" +
 	"\x04live\x18\n" +
-	" \x01(\bR\x04live\"\xd1\x02\n" +
+	" \x01(\bR\x04live\"\xa6\x05\n" +
 	"\x02VM\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
 	"\x05fleet\x18\x02 \x01(\tR\x05fleet\x12\x1a\n" +
@@ -1584,14 +1817,42 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x12\x16\n" +
 	"\x06object\x18\x05 \x01(\fR\x06object\x12\x16\n" +
 	"\x06record\x18\x06 \x01(\fR\x06record\x12\x12\n" +
-	"\x04hash\x18\a \x01(\tR\x04hash\x12A\n" +
-	"\asecrets\x18\b \x03(\v2'.gitvirt.agent.v1alpha1.VM.SecretsEntryR\asecrets\x1a`\n" +
-	"\fSecretsEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12:\n" +
-	"\x05value\x18\x02 \x01(\v2$.gitvirt.agent.v1alpha1.SecretVolumeR\x05value:\x028\x01\"N\n" +
-	"\fSecretVolume\x12\x1b\n" +
-	"\tuser_data\x18\x01 \x01(\tR\buserData\x12!\n" +
-	"\fnetwork_data\x18\x02 \x01(\tR\vnetworkData\"`\n" +
+	"\x04hash\x18\a \x01(\tR\x04hash\x12D\n" +
+	"\bcontents\x18\b \x03(\v2(.gitvirt.agent.v1alpha1.VM.ContentsEntryR\bcontents\x12>\n" +
+	"\x06claims\x18\t \x03(\v2&.gitvirt.agent.v1alpha1.VM.ClaimsEntryR\x06claims\x12N\n" +
+	"\fhost_devices\x18\n" +
+	" \x03(\v2+.gitvirt.agent.v1alpha1.VM.HostDevicesEntryR\vhostDevices\x1a\\\n" +
+	"\rContentsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x125\n" +
+	"\x05value\x18\x02 \x01(\v2\x1f.gitvirt.agent.v1alpha1.ContentR\x05value:\x028\x01\x1aX\n" +
+	"\vClaimsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x123\n" +
+	"\x05value\x18\x02 \x01(\v2\x1d.gitvirt.agent.v1alpha1.ClaimR\x05value:\x028\x01\x1aj\n" +
+	"\x10HostDevicesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12@\n" +
+	"\x05value\x18\x02 \x01(\v2*.gitvirt.agent.v1alpha1.HostDeviceSelectorR\x05value:\x028\x01\"\x89\x01\n" +
+	"\aContent\x12C\n" +
+	"\x06values\x18\x01 \x03(\v2+.gitvirt.agent.v1alpha1.Content.ValuesEntryR\x06values\x1a9\n" +
+	"\vValuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x82\x02\n" +
+	"\x05Claim\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
+	"\x0ecapacity_bytes\x18\x03 \x01(\x03R\rcapacityBytes\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x14\n" +
+	"\x05block\x18\x05 \x01(\bR\x05block\x12\x16\n" +
+	"\x06shared\x18\x06 \x01(\bR\x06shared\x12\x16\n" +
+	"\x06source\x18\a \x01(\fR\x06source\x12F\n" +
+	"\x0esource_content\x18\b \x01(\v2\x1f.gitvirt.agent.v1alpha1.ContentR\rsourceContent\"\x95\x01\n" +
+	"\x12HostDeviceSelector\x12\x1a\n" +
+	"\bresource\x18\x01 \x01(\tR\bresource\x12\x10\n" +
+	"\x03pci\x18\x02 \x03(\tR\x03pci\x12\x1a\n" +
+	"\bmediated\x18\x03 \x03(\tR\bmediated\x125\n" +
+	"\x03usb\x18\x04 \x03(\v2#.gitvirt.agent.v1alpha1.USBSelectorR\x03usb\"?\n" +
+	"\vUSBSelector\x12\x16\n" +
+	"\x06vendor\x18\x01 \x01(\tR\x06vendor\x12\x18\n" +
+	"\aproduct\x18\x02 \x01(\tR\aproduct\"`\n" +
 	"\fExecuteEvent\x12\x1a\n" +
 	"\bprogress\x18\x01 \x01(\tR\bprogress\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\bR\x04done\x12 \n" +
@@ -1640,7 +1901,7 @@ func file_nodeagent_api_agent_proto_rawDescGZIP() []byte {
 	return file_nodeagent_api_agent_proto_rawDescData
 }
 
-var file_nodeagent_api_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_nodeagent_api_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_nodeagent_api_agent_proto_goTypes = []any{
 	(*GetNodeRequest)(nil),      // 0: gitvirt.agent.v1alpha1.GetNodeRequest
 	(*Node)(nil),                // 1: gitvirt.agent.v1alpha1.Node
@@ -1653,15 +1914,21 @@ var file_nodeagent_api_agent_proto_goTypes = []any{
 	(*Disk)(nil),                // 8: gitvirt.agent.v1alpha1.Disk
 	(*ExecuteRequest)(nil),      // 9: gitvirt.agent.v1alpha1.ExecuteRequest
 	(*VM)(nil),                  // 10: gitvirt.agent.v1alpha1.VM
-	(*SecretVolume)(nil),        // 11: gitvirt.agent.v1alpha1.SecretVolume
-	(*ExecuteEvent)(nil),        // 12: gitvirt.agent.v1alpha1.ExecuteEvent
-	(*ListDisksRequest)(nil),    // 13: gitvirt.agent.v1alpha1.ListDisksRequest
-	(*ListDisksResponse)(nil),   // 14: gitvirt.agent.v1alpha1.ListDisksResponse
-	(*DataDisk)(nil),            // 15: gitvirt.agent.v1alpha1.DataDisk
-	(*DeleteDisksRequest)(nil),  // 16: gitvirt.agent.v1alpha1.DeleteDisksRequest
-	(*DeleteDisksResponse)(nil), // 17: gitvirt.agent.v1alpha1.DeleteDisksResponse
-	(*DeletedDisk)(nil),         // 18: gitvirt.agent.v1alpha1.DeletedDisk
-	nil,                         // 19: gitvirt.agent.v1alpha1.VM.SecretsEntry
+	(*Content)(nil),             // 11: gitvirt.agent.v1alpha1.Content
+	(*Claim)(nil),               // 12: gitvirt.agent.v1alpha1.Claim
+	(*HostDeviceSelector)(nil),  // 13: gitvirt.agent.v1alpha1.HostDeviceSelector
+	(*USBSelector)(nil),         // 14: gitvirt.agent.v1alpha1.USBSelector
+	(*ExecuteEvent)(nil),        // 15: gitvirt.agent.v1alpha1.ExecuteEvent
+	(*ListDisksRequest)(nil),    // 16: gitvirt.agent.v1alpha1.ListDisksRequest
+	(*ListDisksResponse)(nil),   // 17: gitvirt.agent.v1alpha1.ListDisksResponse
+	(*DataDisk)(nil),            // 18: gitvirt.agent.v1alpha1.DataDisk
+	(*DeleteDisksRequest)(nil),  // 19: gitvirt.agent.v1alpha1.DeleteDisksRequest
+	(*DeleteDisksResponse)(nil), // 20: gitvirt.agent.v1alpha1.DeleteDisksResponse
+	(*DeletedDisk)(nil),         // 21: gitvirt.agent.v1alpha1.DeletedDisk
+	nil,                         // 22: gitvirt.agent.v1alpha1.VM.ContentsEntry
+	nil,                         // 23: gitvirt.agent.v1alpha1.VM.ClaimsEntry
+	nil,                         // 24: gitvirt.agent.v1alpha1.VM.HostDevicesEntry
+	nil,                         // 25: gitvirt.agent.v1alpha1.Content.ValuesEntry
 }
 var file_nodeagent_api_agent_proto_depIdxs = []int32{
 	6,  // 0: gitvirt.agent.v1alpha1.WatchEvent.domain:type_name -> gitvirt.agent.v1alpha1.Domain
@@ -1670,25 +1937,32 @@ var file_nodeagent_api_agent_proto_depIdxs = []int32{
 	7,  // 3: gitvirt.agent.v1alpha1.Domain.drift:type_name -> gitvirt.agent.v1alpha1.Change
 	8,  // 4: gitvirt.agent.v1alpha1.Domain.disks:type_name -> gitvirt.agent.v1alpha1.Disk
 	10, // 5: gitvirt.agent.v1alpha1.ExecuteRequest.vm:type_name -> gitvirt.agent.v1alpha1.VM
-	19, // 6: gitvirt.agent.v1alpha1.VM.secrets:type_name -> gitvirt.agent.v1alpha1.VM.SecretsEntry
-	15, // 7: gitvirt.agent.v1alpha1.ListDisksResponse.disks:type_name -> gitvirt.agent.v1alpha1.DataDisk
-	18, // 8: gitvirt.agent.v1alpha1.DeleteDisksResponse.deleted:type_name -> gitvirt.agent.v1alpha1.DeletedDisk
-	11, // 9: gitvirt.agent.v1alpha1.VM.SecretsEntry.value:type_name -> gitvirt.agent.v1alpha1.SecretVolume
-	0,  // 10: gitvirt.agent.v1alpha1.Agent.GetNode:input_type -> gitvirt.agent.v1alpha1.GetNodeRequest
-	2,  // 11: gitvirt.agent.v1alpha1.Agent.Watch:input_type -> gitvirt.agent.v1alpha1.WatchRequest
-	9,  // 12: gitvirt.agent.v1alpha1.Agent.Execute:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
-	13, // 13: gitvirt.agent.v1alpha1.Agent.ListDisks:input_type -> gitvirt.agent.v1alpha1.ListDisksRequest
-	16, // 14: gitvirt.agent.v1alpha1.Agent.DeleteDisks:input_type -> gitvirt.agent.v1alpha1.DeleteDisksRequest
-	1,  // 15: gitvirt.agent.v1alpha1.Agent.GetNode:output_type -> gitvirt.agent.v1alpha1.Node
-	3,  // 16: gitvirt.agent.v1alpha1.Agent.Watch:output_type -> gitvirt.agent.v1alpha1.WatchEvent
-	12, // 17: gitvirt.agent.v1alpha1.Agent.Execute:output_type -> gitvirt.agent.v1alpha1.ExecuteEvent
-	14, // 18: gitvirt.agent.v1alpha1.Agent.ListDisks:output_type -> gitvirt.agent.v1alpha1.ListDisksResponse
-	17, // 19: gitvirt.agent.v1alpha1.Agent.DeleteDisks:output_type -> gitvirt.agent.v1alpha1.DeleteDisksResponse
-	15, // [15:20] is the sub-list for method output_type
-	10, // [10:15] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	22, // 6: gitvirt.agent.v1alpha1.VM.contents:type_name -> gitvirt.agent.v1alpha1.VM.ContentsEntry
+	23, // 7: gitvirt.agent.v1alpha1.VM.claims:type_name -> gitvirt.agent.v1alpha1.VM.ClaimsEntry
+	24, // 8: gitvirt.agent.v1alpha1.VM.host_devices:type_name -> gitvirt.agent.v1alpha1.VM.HostDevicesEntry
+	25, // 9: gitvirt.agent.v1alpha1.Content.values:type_name -> gitvirt.agent.v1alpha1.Content.ValuesEntry
+	11, // 10: gitvirt.agent.v1alpha1.Claim.source_content:type_name -> gitvirt.agent.v1alpha1.Content
+	14, // 11: gitvirt.agent.v1alpha1.HostDeviceSelector.usb:type_name -> gitvirt.agent.v1alpha1.USBSelector
+	18, // 12: gitvirt.agent.v1alpha1.ListDisksResponse.disks:type_name -> gitvirt.agent.v1alpha1.DataDisk
+	21, // 13: gitvirt.agent.v1alpha1.DeleteDisksResponse.deleted:type_name -> gitvirt.agent.v1alpha1.DeletedDisk
+	11, // 14: gitvirt.agent.v1alpha1.VM.ContentsEntry.value:type_name -> gitvirt.agent.v1alpha1.Content
+	12, // 15: gitvirt.agent.v1alpha1.VM.ClaimsEntry.value:type_name -> gitvirt.agent.v1alpha1.Claim
+	13, // 16: gitvirt.agent.v1alpha1.VM.HostDevicesEntry.value:type_name -> gitvirt.agent.v1alpha1.HostDeviceSelector
+	0,  // 17: gitvirt.agent.v1alpha1.Agent.GetNode:input_type -> gitvirt.agent.v1alpha1.GetNodeRequest
+	2,  // 18: gitvirt.agent.v1alpha1.Agent.Watch:input_type -> gitvirt.agent.v1alpha1.WatchRequest
+	9,  // 19: gitvirt.agent.v1alpha1.Agent.Execute:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
+	16, // 20: gitvirt.agent.v1alpha1.Agent.ListDisks:input_type -> gitvirt.agent.v1alpha1.ListDisksRequest
+	19, // 21: gitvirt.agent.v1alpha1.Agent.DeleteDisks:input_type -> gitvirt.agent.v1alpha1.DeleteDisksRequest
+	1,  // 22: gitvirt.agent.v1alpha1.Agent.GetNode:output_type -> gitvirt.agent.v1alpha1.Node
+	3,  // 23: gitvirt.agent.v1alpha1.Agent.Watch:output_type -> gitvirt.agent.v1alpha1.WatchEvent
+	15, // 24: gitvirt.agent.v1alpha1.Agent.Execute:output_type -> gitvirt.agent.v1alpha1.ExecuteEvent
+	17, // 25: gitvirt.agent.v1alpha1.Agent.ListDisks:output_type -> gitvirt.agent.v1alpha1.ListDisksResponse
+	20, // 26: gitvirt.agent.v1alpha1.Agent.DeleteDisks:output_type -> gitvirt.agent.v1alpha1.DeleteDisksResponse
+	22, // [22:27] is the sub-list for method output_type
+	17, // [17:22] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_nodeagent_api_agent_proto_init() }
@@ -1709,7 +1983,7 @@ func file_nodeagent_api_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nodeagent_api_agent_proto_rawDesc), len(file_nodeagent_api_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

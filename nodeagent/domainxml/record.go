@@ -2,6 +2,7 @@ package domainxml
 
 import (
 	"bytes"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ type Record struct {
 	Stop string
 	// Volumes are where the volumes were found or made when the domain was defined.
 	Volumes []Volume
+	// Assignment is what was chosen on the host when the domain was defined.
+	Assignment Assignment
 }
 
 type recordXML struct {
@@ -50,13 +53,16 @@ type recordXML struct {
 	Ran      bool        `xml:"ran,attr"`
 	Stop     string      `xml:"stop,attr,omitempty"`
 	Volumes  []volumeXML `xml:"volume"`
-	Spec     string      `xml:"spec"`
+	// Assignment is JSON; nothing when nothing was assigned.
+	Assignment string `xml:"assignment,omitempty"`
+	Spec       string `xml:"spec"`
 }
 
 type volumeXML struct {
 	Name          string `xml:"name,attr"`
 	Kind          string `xml:"kind,attr"`
 	Path          string `xml:"path,attr"`
+	Block         bool   `xml:"block,attr,omitempty"`
 	Format        string `xml:"format,attr,omitempty"`
 	Capacity      int64  `xml:"capacity,attr,omitempty"`
 	Cached        bool   `xml:"cached,attr,omitempty"`
@@ -81,6 +87,13 @@ func (r *Record) marshal(name, namespace string) (string, error) {
 	}
 	for _, volume := range r.Volumes {
 		element.Volumes = append(element.Volumes, volumeXML(volume))
+	}
+	if r.Assignment.CPUs != nil || len(r.Assignment.Devices) > 0 {
+		assignment, err := json.Marshal(r.Assignment)
+		if err != nil {
+			return "", fmt.Errorf("writing the record of %s: %w", r.Address, err)
+		}
+		element.Assignment = string(assignment)
 	}
 	out, err := xml.Marshal(element)
 	if err != nil {
@@ -145,8 +158,9 @@ func readRecord(decoder *xml.Decoder, start xml.StartElement) (*Record, error) {
 		}
 	}
 	var body struct {
-		Volumes []volumeXML `xml:"volume"`
-		Spec    string      `xml:"spec"`
+		Volumes    []volumeXML `xml:"volume"`
+		Assignment string      `xml:"assignment"`
+		Spec       string      `xml:"spec"`
 	}
 	if err := decoder.DecodeElement(&body, &start); err != nil {
 		return nil, fmt.Errorf("reading gitvirt's record: %w", err)
@@ -156,6 +170,11 @@ func readRecord(decoder *xml.Decoder, start xml.StartElement) (*Record, error) {
 	}
 	for _, volume := range body.Volumes {
 		record.Volumes = append(record.Volumes, Volume(volume))
+	}
+	if body.Assignment != "" {
+		if err := json.Unmarshal([]byte(body.Assignment), &record.Assignment); err != nil {
+			return nil, fmt.Errorf("reading gitvirt's record: assignment: %w", err)
+		}
 	}
 	record.Spec = []byte(body.Spec)
 	return record, nil

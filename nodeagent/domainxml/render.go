@@ -26,6 +26,40 @@ type Host struct {
 	ConsoleLog string
 	// NVRAM is the file for a UEFI guest's variables.
 	NVRAM string
+	// Dir is the folder of the VM on the host; sockets of its devices (USB redirection, downward metrics) belong there.
+	Dir string
+	// Assignment is what was chosen on the host for this VM.
+	Assignment Assignment
+}
+
+// Assignment is what the agent chose on the host for one VM. It stands in the record, so that the VM is rendered the
+// same way again when its definition is compared.
+type Assignment struct {
+	// Devices are the host's devices for the GPUs, host devices and SR-IOV interfaces of the manifest.
+	Devices []HostDevice `json:"devices,omitempty"`
+	// CPUs are the host's CPUs for a VM with dedicatedCpuPlacement; nil for others.
+	CPUs *CPUPlacement `json:"cpus,omitempty"`
+}
+
+// HostDevice is a device of the host that is handed to a guest.
+type HostDevice struct {
+	// Name is that of the GPU, host device or interface in the manifest. A USB resource may consist of several devices of
+	// one name.
+	Name string `json:"name"`
+	// Type is pci, mdev or usb.
+	Type string `json:"type"`
+	// Address is "0000:81:01.0" for pci, the UUID for mdev, "BUS:DEVICE" in decimal for usb.
+	Address string `json:"address"`
+}
+
+// CPUPlacement says on which CPUs of the host a VM runs.
+type CPUPlacement struct {
+	// VCPUs has the host's CPU for each vCPU.
+	VCPUs []int `json:"vcpus"`
+	// Emulator are the CPUs of QEMU's own threads; empty lets them run on those of the vCPUs.
+	Emulator []int `json:"emulator,omitempty"`
+	// Nodes has the host's NUMA node for each vCPU; empty when nobody asked for guestMappingPassthrough.
+	Nodes []int `json:"nodes,omitempty"`
 }
 
 // Volume is where a volume of the VM is on the host. The kernelBoot container is the volume named KernelBootVolume.
@@ -33,8 +67,10 @@ type Volume struct {
 	Name string
 	// Kind is the name of the volume source in the manifest: containerDisk, emptyDisk, ...
 	Kind string
-	// Path is the disk image, or the kernel of kernelBoot.
+	// Path is the disk image or block device, the folder of a shared file system, or the kernel of kernelBoot.
 	Path string
+	// Block says that Path is a block device.
+	Block bool
 	// Format is qcow2 or raw.
 	Format string
 	// Capacity is the size the guest sees, in bytes; 0 when unknown.

@@ -1,0 +1,54 @@
+package host
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// addReferences puts what the references of a VM resolved to into the message for the agent.
+func addReferences(out *api.VM, vm *schemas.VM) error {
+	if len(vm.Contents) > 0 {
+		out.Contents = make(map[string]*api.Content, len(vm.Contents))
+		for reference, content := range vm.Contents {
+			out.Contents[reference] = contentOf(content)
+		}
+	}
+	if len(vm.Claims) > 0 {
+		out.Claims = make(map[string]*api.Claim, len(vm.Claims))
+	}
+	for volume, claim := range vm.Claims {
+		message := &api.Claim{
+			Namespace: claim.Namespace, Name: claim.Name, CapacityBytes: claim.Capacity, Path: claim.Path, Block: claim.Block, Shared: claim.Shared,
+		}
+		if claim.Source != nil {
+			source, err := json.Marshal(claim.Source)
+			if err != nil {
+				return fmt.Errorf("encoding the source of the claim %s: %w", claim.Name, err)
+			}
+			message.Source, message.SourceContent = source, contentOf(claim.SourceContent)
+		}
+		out.Claims[volume] = message
+	}
+	if len(vm.HostDevices) > 0 {
+		out.HostDevices = make(map[string]*api.HostDeviceSelector, len(vm.HostDevices))
+	}
+	for name, selector := range vm.HostDevices {
+		message := &api.HostDeviceSelector{Resource: selector.Resource, Pci: selector.PCI, Mediated: selector.Mediated}
+		for _, usb := range selector.USB {
+			message.Usb = append(message.Usb, &api.USBSelector{Vendor: usb.Vendor, Product: usb.Product})
+		}
+		out.HostDevices[name] = message
+	}
+	return nil
+}
+
+func contentOf(content schemas.Content) *api.Content {
+	out := &api.Content{Values: make(map[string][]byte, len(content))}
+	for key, value := range content {
+		out.Values[key] = []byte(value)
+	}
+	return out
+}
