@@ -2,6 +2,7 @@
 # Runs KubeVirt's own converter, admission and benchmark (hack/kubevirt): hack/kubevirt.sh convert OUT FILE... The program
 # is built once into the cache; a cold build takes about three minutes.
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 
 source=$(cd "$(dirname "$0")/kubevirt" && pwd)
