@@ -37,11 +37,9 @@ var host = domainxml.Host{DomainType: "qemu", ConsoleLog: "/vms/console.log", NV
 
 func render(t testing.TB, vm *schemas.VM) string {
 	t.Helper()
-	domain, err := domainxml.Render(vm.Address, vm.Spec(), host, volumesOf(vm))
-	if err != nil {
-		t.Fatal(err)
-	}
-	document, err := domainxml.Marshal(domain, recordOf(vm))
+	document, err := domainxml.Render(domainxml.Machine{
+		Address: vm.Address, Spec: vm.Spec(), Host: host, Volumes: volumesOf(vm), Record: recordOf(vm),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,11 +94,9 @@ func TestRecordRoundTrip(t *testing.T) {
 	for _, vm := range vms(t) {
 		want := recordOf(vm)
 		want.Ran, want.Stop = true, "crashed"
-		domain, err := domainxml.Render(vm.Address, vm.Spec(), host, want.Volumes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		document, err := domainxml.Marshal(domain, want)
+		document, err := domainxml.Render(domainxml.Machine{
+			Address: vm.Address, Spec: vm.Spec(), Host: host, Volumes: want.Volumes, Record: want,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
