@@ -15,7 +15,7 @@ type architecture struct {
 	diskBus kubevirtv1.DiskBus
 	// cpuModel is the default one.
 	cpuModel string
-	// acpi says that a guest has ACPI unless its manifest says otherwise, smbios that there are SMBIOS tables.
+	// acpi says that machines can have ACPI, smbios that they have SMBIOS tables.
 	acpi, smbios bool
 	// pci says that virtio devices are PCI ones, with option ROMs; else they are channel devices.
 	pci bool

@@ -231,7 +231,7 @@ func (r *renderer) cpu() {
 	for _, feature := range cpu.Features {
 		policy := feature.Policy
 		if policy == "" {
-			policy = "require"
+			policy = "require" // libvirt's default, which its schema wants said
 		}
 		mpx = mpx && feature.Name != "mpx"
 		r.leaf("feature", "policy", policy, "name", feature.Name)

@@ -95,7 +95,7 @@ func (r *renderer) usb() bool {
 			return true
 		}
 	}
-	return len(devices.Inputs) == 0 && isTrue(devices.AutoattachInputDevice)
+	return r.arch.pci && len(devices.Inputs) == 0 && isTrue(devices.AutoattachInputDevice)
 }
 
 func (r *renderer) controllers() {
@@ -163,7 +163,7 @@ func (r *renderer) filesystems() error {
 func (r *renderer) serial() {
 	r.start("serial", "type", "pty")
 	r.leaf("target", "port", "0")
-	if r.host.ConsoleLog != "" {
+	if r.host.ConsoleLog != "" && notFalse(r.spec.Domain.Devices.LogSerialConsole) {
 		r.leaf("log", "file", r.host.ConsoleLog, "append", "on")
 	}
 	r.end("serial")
@@ -206,7 +206,11 @@ func (r *renderer) inputs() {
 	}
 	if len(devices.Inputs) == 0 && isTrue(devices.AutoattachInputDevice) {
 		tablet = true
-		r.input("tablet", "usb", "", "default-0")
+		if r.arch.pci {
+			r.input("tablet", "usb", "", "default-0")
+		} else {
+			r.input("tablet", "virtio", "virtio", "default-0")
+		}
 	}
 	if !notFalse(devices.AutoattachGraphicsDevice) {
 		return
@@ -302,7 +306,9 @@ func (r *renderer) balloon() {
 		r.leaf("memballoon", "model", "none")
 		return
 	}
-	r.start("memballoon", "model", r.virtio, "freePageReporting", "on")
+	// Pages that belong to the guest alone are never given back.
+	reporting := onOff(!r.dedicatedCPUs() && r.hugepages() == nil)
+	r.start("memballoon", "model", r.virtio, "freePageReporting", reporting)
 	r.leaf("stats", "period", "10")
 	r.iommuDriver()
 	r.end("memballoon")

@@ -51,6 +51,9 @@ func (r *renderer) deviceOf(in *kubevirtv1.Disk) diskDevice {
 			out.bus = kubevirtv1.DiskBusSCSI // there is no virtio CD-ROM
 		}
 	}
+	if out.device == "lun" && out.bus == kubevirtv1.DiskBusSATA {
+		out.bus = kubevirtv1.DiskBusSCSI // KubeVirt's default, on which libvirt passes nothing through
+	}
 	return out
 }
 
@@ -110,7 +113,7 @@ func (r *renderer) disk(in *kubevirtv1.Disk, names *targets) error {
 	}
 	alias := r.alias(in.Name)
 	r.start("disk", "type", kind, "device", device.device, "model", model)
-	r.driver(in, device, volume, block)
+	r.driver(in, device, volume)
 	if !empty {
 		r.source(volume, block, in)
 	}
@@ -175,7 +178,7 @@ func (r *renderer) backing(volume *Volume) {
 	r.end("backingStore")
 }
 
-func (r *renderer) driver(in *kubevirtv1.Disk, device diskDevice, volume *Volume, block bool) {
+func (r *renderer) driver(in *kubevirtv1.Disk, device diskDevice, volume *Volume) {
 	metrics := volume.Kind == "downwardMetrics"
 	cache, io, policy, discard := string(in.Cache), string(in.IO), string(kubevirtv1.DiskErrorPolicyStop), "unmap"
 	switch {
@@ -188,7 +191,7 @@ func (r *renderer) driver(in *kubevirtv1.Disk, device diskDevice, volume *Volume
 	if io == "default" || metrics {
 		io = ""
 	}
-	if in.IO == "" && block && cache == string(kubevirtv1.CacheNone) {
+	if in.IO == "" && volume.Block && cache == string(kubevirtv1.CacheNone) {
 		io = string(kubevirtv1.IONative) // a block device never makes the submitting thread wait for a file system
 	}
 	if in.ErrorPolicy != nil {

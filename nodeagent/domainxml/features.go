@@ -47,7 +47,7 @@ func (r *renderer) features() {
 		features = &kubevirtv1.Features{}
 	}
 	r.start("features")
-	if features.ACPI.Enabled == nil && r.arch.acpi || isTrue(features.ACPI.Enabled) {
+	if r.arch.acpi && notFalse(features.ACPI.Enabled) {
 		r.leaf("acpi")
 	}
 	if features.APIC != nil && notFalse(features.APIC.Enabled) {

@@ -22,7 +22,8 @@ const (
 	securitySEV = "sev"
 	securitySNP = "sev-snp"
 	securityTDX = "tdx"
-	securityPV  = "s390-pv"
+	// securityPV is IBM Secure Execution. The guest itself switches it on, and all that the machine needs for it is iommu.
+	securityPV = "s390-pv"
 )
 
 // launchSecurity returns the kind of memory encryption that the manifest asks for, "" for none.
@@ -72,7 +73,7 @@ func (r *renderer) launchSecurityElement() {
 		r.start("launchSecurity", "type", kind)
 		r.text("policy", "0x30000") // hyper-threads are allowed; the other bit is always set
 		r.end("launchSecurity")
-	case securityTDX, securityPV:
+	case securityTDX:
 		r.leaf("launchSecurity", "type", kind)
 	}
 }
@@ -134,7 +135,7 @@ func (r *renderer) bootloader(in *kubevirtv1.Bootloader) {
 	if in.EFI == nil {
 		return
 	}
-	secure := notFalse(in.EFI.SecureBoot)
+	secure := notFalse(in.EFI.SecureBoot) && r.arch.name == "x86_64" // libvirt knows it of no other machine
 	switch r.launchSecurity() {
 	case securitySNP: // measured by the processor: one file, no variables
 		r.text("loader", "/usr/share/ovmf/OVMF.amdsev.fd", "readonly", "yes", "secure", yesNo(secure), "type", "rom")

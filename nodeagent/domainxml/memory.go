@@ -66,19 +66,15 @@ func (r *renderer) sharedMemory() bool {
 	return false
 }
 
-func (r *renderer) memLock() bool {
-	memory := r.spec.Domain.Memory
-	return memory != nil && memory.ReservedOverhead != nil && memory.ReservedOverhead.MemLock != nil &&
-		*memory.ReservedOverhead.MemLock == kubevirtv1.MemLockRequired
-}
-
+// memories writes how much memory there is and what it is made of. reservedOverhead.memLock needs nothing here: it allows
+// QEMU to lock memory, and libvirt raises that limit by itself for every device that does.
 func (r *renderer) memories() {
 	r.text("memory", decimal(r.memory), "unit", "b")
 	if most := r.mostMemory(); most != 0 {
 		r.text("maxMemory", decimal(most), "slots", memorySlots, "unit", "b")
 	}
-	huge, shared, locked := r.hugepages(), r.sharedMemory(), r.memLock()
-	if huge == nil && !shared && !locked {
+	huge, shared := r.hugepages(), r.sharedMemory()
+	if huge == nil && !shared {
 		return
 	}
 	mapped := r.mapsNodes()
@@ -89,12 +85,7 @@ func (r *renderer) memories() {
 	if mapped && r.realtime() != nil {
 		r.leaf("nosharepages")
 	}
-	if locked {
-		r.leaf("locked")
-	}
-	if huge != nil || shared {
-		r.leaf("source", "type", "memfd")
-	}
+	r.leaf("source", "type", "memfd")
 	if shared {
 		r.leaf("access", "mode", "shared")
 	}

@@ -220,7 +220,7 @@ func (r *renderer) check() error {
 	return nil
 }
 
-// events says what happens when the guest reboots or crashes, where it is not libvirt's default.
+// events says what happens when the guest reboots.
 func (r *renderer) events() {
 	if policy := r.spec.Domain.RebootPolicy; policy != nil {
 		switch *policy {
@@ -228,12 +228,6 @@ func (r *renderer) events() {
 			r.text("on_reboot", "destroy")
 		case kubevirtv1.RebootPolicyReboot:
 			r.text("on_reboot", "restart")
-		}
-	}
-	for _, device := range r.spec.Domain.Devices.PanicDevices {
-		if device.Model != nil && *device.Model == kubevirtv1.Hyperv {
-			r.text("on_crash", "preserve") // Windows writes its dump first
-			return
 		}
 	}
 }
