@@ -71,8 +71,8 @@ func undefinable(name string) string {
 		return "SEV launch security is not supported with this QEMU binary"
 	}
 	return map[string]string{
-		"disk-pci": "slot must be", // nothing but slot 0 is on a PCI bus behind a root port
-		"net-pci":  "slot must be",
+		"disk-pci":          "slot must be", // nothing but slot 0 is on a PCI bus behind a root port
+		"net-pci":           "slot must be",
 		"sec-snp":           "failed to validate", // libvirt 10.5
 		"sec-tdx":           "failed to validate", // libvirt 11.6
 		"hyperv-tlb-ext":    "failed to validate", // tlbflush direct, extended: libvirt 11.0

@@ -288,4 +288,6 @@ func (r *renderer) alias(name string) string {
 	return alias
 }
 
-func decimal[T uint | uint32 | uint64 | int | int64](n T) string { return strconv.FormatUint(uint64(n), 10) }
+func decimal[T uint | uint32 | uint64 | int | int64](n T) string {
+	return strconv.FormatUint(uint64(n), 10)
+}
