@@ -32,10 +32,12 @@ func topologyOf(spec *kubevirtv1.VirtualMachineInstanceSpec) topology {
 		return out
 	}
 	resources := spec.Domain.Resources
-	if limit := resources.Limits.Cpu(); !limit.IsZero() {
-		out.sockets = uint32(limit.Value()) //nolint:gosec // validated: a few thousand at most
-	} else if request := resources.Requests.Cpu(); !request.IsZero() {
-		out.sockets = uint32(request.Value()) //nolint:gosec // validated: a few thousand at most
+	cpus := resources.Limits.Cpu()
+	if cpus.IsZero() {
+		cpus = resources.Requests.Cpu()
+	}
+	if !cpus.IsZero() {
+		out.sockets = uint32(min(max(cpus.Value(), 1), maxThreads+1)) //nolint:gosec // bounded; too many are refused
 	}
 	return out
 }

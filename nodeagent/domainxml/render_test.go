@@ -283,11 +283,3 @@ func FuzzCompare(f *testing.F) {
 		_ = domainxml.MACs(document)
 	})
 }
-
-func BenchmarkRender(b *testing.B) {
-	vm := vms(b)[0]
-	b.ReportAllocs()
-	for b.Loop() {
-		render(b, vm)
-	}
-}
