@@ -37,14 +37,7 @@ func vmi(name, spec string) string {
 func TestConformance(t *testing.T) {
 	refused := map[string][]string{
 		"csmall":                {"kind"},
-		"vm-alpine-datavolume":  {"spec.dataVolumeTemplates", "spec.template.spec.volumes[0].dataVolume"},
-		"vm-alpine-multipvc":    {"spec.template.spec.volumes[0].persistentVolumeClaim", "spec.template.spec.volumes[1].persistentVolumeClaim"},
-		"vm-cirros-csmall":      {"spec.instancetype"},
-		"vmi-pvc":               {"spec.volumes[0].persistentVolumeClaim"},
 		"vmi-replicaset-cirros": {"kind"},
-		"vmi-sriov":             {"spec.domain.devices.interfaces[1].sriov"},
-		"vmi-usb":               {"spec.domain.devices.hostDevices"},
-		"vmi-windows":           {"spec.volumes[0].persistentVolumeClaim"},
 	}
 	files, err := filepath.Glob("testdata/conformance/*.yaml")
 	if err != nil || len(files) < 20 {
