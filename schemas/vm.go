@@ -23,6 +23,7 @@ func readVM(d *document, h *header) {
 		c.fail(at("spec", "template"), "no template", "describe the machine under spec.template.spec")
 		return
 	}
+	c.checkVirtualMachine(h.kind, vm)
 	result := &VM{Address: h.address(), Position: d.position(h.nameNode), Object: vm, RunStrategy: strategy}
 	if !d.broke { // before the defaults, so that a later version with other defaults does not change it
 		result.record(vm, "")
