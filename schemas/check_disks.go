@@ -45,7 +45,7 @@ func (c *checker) checkVolumes(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 				c.checkSize(c.in("volumes", i, "emptyDisk", "capacity"), capacity, "disk space")
 			}
 		case volume.CloudInitNoCloud != nil:
-			c.checkCloudInit(i, volume.Name, volume.CloudInitNoCloud)
+			c.checkCloudInit(i, volume.CloudInitNoCloud)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (c *checker) checkHostDisk(i int, disk *kubevirtv1.HostDisk, spec *kubevirt
 	}
 }
 
-func (c *checker) checkCloudInit(i int, volume string, source *kubevirtv1.CloudInitNoCloudSource) {
+func (c *checker) checkCloudInit(i int, source *kubevirtv1.CloudInitNoCloudSource) {
 	in := func(field string) []any { return c.in("volumes", i, "cloudInitNoCloud", field) }
 	user, network := "", ""
 	if source.UserDataSecretRef != nil {
@@ -190,12 +190,6 @@ func (c *checker) checkCloudInit(i int, volume string, source *kubevirtv1.CloudI
 		if size > maxCloudInit {
 			c.fail(in(first), fmt.Sprintf("%d bytes long, at most %d are allowed", size, maxCloudInit), "fetch the rest from within the guest")
 		}
-	}
-	if user != "" {
-		c.claimSecret(user, volume, append(in("secretRef"), "name"), false)
-	}
-	if network != "" {
-		c.claimSecret(network, volume, append(in("networkDataSecretRef"), "name"), true)
 	}
 	if source.UserDataSecretRef == nil && source.NetworkDataSecretRef == nil && source.UserData == "" && source.UserDataBase64 == "" && source.NetworkData == "" && source.NetworkDataBase64 == "" {
 		c.fail(c.in("volumes", i, "cloudInitNoCloud"), "no data", "add userData, networkData or secretRef")

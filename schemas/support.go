@@ -133,12 +133,10 @@ func volumeSupport() []Support {
 		refused("volumes.cloudInitConfigDrive", "use cloudInitNoCloud"),
 		refused("volumes.configMap", "write the files with the cloud-init user data"),
 		refused("volumes.containerPath", "use hostDisk"),
-		refused("volumes.dataVolume", "use containerDisk, hostDisk or emptyDisk"),
+		carried("volumes.dataVolume"), carried("volumes.persistentVolumeClaim"), carried("volumes.ephemeral"),
 		refused("volumes.downwardAPI", "write the values into the cloud-init user data"),
 		refused("volumes.downwardMetrics", "remove it"),
-		refused("volumes.ephemeral", "use containerDisk, whose changes are dropped as well"),
 		refused("volumes.memoryDump", "remove it"),
-		refused("volumes.persistentVolumeClaim", "use containerDisk, hostDisk or emptyDisk"),
 		refused("volumes.secret", "use a Secret as cloudInitNoCloud.secretRef"),
 		refused("volumes.serviceAccount", "remove it"),
 		refused("volumes.sysprep", "use hostDisk with a prepared image"),
@@ -149,9 +147,7 @@ func volumeSupport() []Support {
 func VMSupport() []Support {
 	return []Support{
 		carried("spec.running"), carried("spec.runStrategy"), carried("spec.template.metadata"),
-		refused("spec.dataVolumeTemplates", "use containerDisk, hostDisk or emptyDisk volumes"),
-		refused("spec.instancetype", "write cpu and memory into spec.template.spec.domain"),
-		refused("spec.preference", "write the preferred settings into spec.template.spec.domain"),
+		carried("spec.dataVolumeTemplates"), carried("spec.instancetype"), carried("spec.preference"),
 		refused("spec.updateVolumesStrategy", "remove it"),
 	}
 }
