@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 )
 
@@ -217,25 +216,9 @@ func (w *draft) keepTemplates(c *checker) {
 	templates := w.object.Spec.DataVolumeTemplates
 	for i := range templates {
 		template := &templates[i]
-		path := at("spec", "dataVolumeTemplates", i)
-		in := func(parts ...any) []any { return slices.Concat(path, parts) }
-		if template.Name == "" {
-			c.fail(in("metadata", "name"), "no name", "name the DataVolume")
-		} else if problem := nameProblem(template.Name, 253, true); problem != "" {
-			c.fail(in("metadata", "name"), problem, "use lower case letters, digits and dashes")
-		}
-		if namespace := template.Namespace; namespace != "" && namespace != w.address.Namespace {
-			c.fail(in("metadata", "namespace"), "a DataVolume of a machine is in the machine's namespace, "+w.address.Namespace, "remove it")
-		}
-		used := slices.ContainsFunc(w.object.Spec.Template.Spec.Volumes, func(v kubevirtv1.Volume) bool {
-			return v.DataVolume != nil && v.DataVolume.Name == template.Name ||
-				v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == template.Name
-		})
-		if !used && template.Name != "" && !c.misread(in("metadata", "name")) && !c.listMisread(c.in("volumes")) {
-			c.fail(in(), fmt.Sprintf("no volume uses the DataVolume %s", quoteValue(template.Name)), "add a volume with dataVolume.name, or remove the template")
-		}
+		in := func(parts ...any) []any { return append(at("spec", "dataVolumeTemplates", i), parts...) }
 		value := c.dataVolume(in("spec"), &template.Spec)
-		if c.broke {
+		if c.broke || template.Name == "" {
 			continue
 		}
 		address := Address{Kind: KindDataVolume, Namespace: w.address.Namespace, Name: template.Name}

@@ -52,6 +52,7 @@ func (w *draft) read(d *document, h *header) {
 		c.fail(at("spec", "template"), "no template", "describe the machine under spec.template.spec")
 		return
 	}
+	c.checkVirtualMachine(w.memberKind(), vm)
 	w.instancetype = c.matcher(at("spec", "instancetype"), vm.Spec.Instancetype, KindClusterInstancetype, KindInstancetype)
 	w.preference = c.matcher(at("spec", "preference"), vm.Spec.Preference, KindClusterPreference, KindPreference)
 	w.keepTemplates(c)

@@ -266,16 +266,13 @@ func (x *expander) requirements(p *preference, it *instancetype) {
 			have = *p.spec.PreferredArchitecture
 		}
 		if have == "" {
-			have = defaultArchitecture
+			have = archAMD64
 		}
 		if have != *needs.Architecture {
 			x.fail(x.in("architecture"), fmt.Sprintf("the architecture is %s, %s requires %s", quoteValue(have), x.said(), quoteValue(*needs.Architecture)), "use another preference")
 		}
 	}
 }
-
-// defaultArchitecture is that of a machine that names none.
-const defaultArchitecture = "amd64"
 
 // requiredCPUs counts the vCPUs where the preference wants to see them.
 func (x *expander) requiredCPUs(p *preference, it *instancetype, needs uint32) {

@@ -97,7 +97,7 @@ func knownKinds() map[string]map[string]string {
 		},
 		"": {
 			"Namespace": cluster + "; namespaces need not be made",
-			"Pod": cluster, "ServiceAccount": cluster, "Node": cluster, "Endpoints": cluster, "ResourceQuota": cluster, "LimitRange": cluster,
+			"Pod":       cluster, "ServiceAccount": cluster, "Node": cluster, "Endpoints": cluster, "ResourceQuota": cluster, "LimitRange": cluster,
 		},
 		"storage.k8s.io":              {"StorageClass": cluster, "VolumeSnapshotClass": cluster},
 		"snapshot.storage.k8s.io":     {"VolumeSnapshot": cluster, "VolumeSnapshotContent": cluster, "VolumeSnapshotClass": cluster},

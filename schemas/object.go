@@ -294,10 +294,7 @@ func (d *document) keep(h *header, value any) {
 func (d *document) decodeInto(target any, kind string) {
 	v := reflect.ValueOf(target).Elem()
 	trees := supportTrees()
-	tree, ok := kindTrees()[kind]
-	if !ok {
-		tree, ok = trees[kind]
-	}
+	tree, ok := trees[kind]
 	status := SupportUndecided
 	if !ok {
 		tree, status = trees[""], SupportCarried

@@ -335,7 +335,9 @@ func (a *assembly) checkServices() {
 		return
 	}
 	byLabel := map[string][]*VM{}
-	pair := func(namespace, name, value string) string { return strings.Join([]string{namespace, name, value}, "\x00") }
+	pair := func(namespace, name, value string) string {
+		return strings.Join([]string{namespace, name, value}, "\x00")
+	}
 	for address, object := range a.objects {
 		if s, ok := object.value.(*service); ok {
 			for name, value := range s.selector {

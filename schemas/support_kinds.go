@@ -24,8 +24,8 @@ func claimSupport(at string) []Support {
 	return []Support{
 		carried(at + ".accessModes"), carried(at + ".resources"), carried(at + ".volumeName"), carried(at + ".volumeMode"),
 		carried(at + ".dataSource"), carried(at + ".dataSourceRef"),
-		podsOnly(at+".selector", "a host has no classes of volumes to choose from"),
-		podsOnly(at+".storageClassName", "a host has one place for images"),
+		kept(at+".selector", "a host has no classes of volumes to choose from"),
+		kept(at+".storageClassName", "a host has one place for images"),
 	}
 }
 
@@ -44,20 +44,17 @@ func dataVolumeSupport(at string) []Support {
 		refused(at+".source.http.secretExtraHeaders", "use secretRef with accessKeyId and secretKey"),
 		refused(at+".source.registry.certConfigMap", "let the host trust the authority"),
 		refused(at+".source.registry.imageStream", "use url"),
-		podsOnly(at+".source.registry.pullMethod", "the host fetches the image itself"),
+		kept(at+".source.registry.pullMethod", "the host fetches the image itself"),
 		refused(at+".sourceRef", "write what the DataSource refers to under source"),
 		carried(at + ".contentType"),
 		refused(at+".checkpoints", "warm imports need CDI; remove it"),
 		refused(at+".finalCheckpoint", "warm imports need CDI; remove it"),
-		podsOnly(at+".preallocation", "images grow as the guest writes"),
-		podsOnly(at+".priorityClassName", "it is for Pods"),
+		kept(at+".preallocation", "images grow as the guest writes"),
+		kept(at+".priorityClassName", "it is for Pods"),
 	}
 	rows = append(rows, claimSupport(at+".pvc")...)
-	return append(append(rows, claimSupport(at+".storage")...), podsOnly(at+".pvc.volumeAttributesClassName", "a host has one place for images"))
+	return append(append(rows, claimSupport(at+".storage")...), kept(at+".pvc.volumeAttributesClassName", "a host has one place for images"))
 }
-
-// podsOnly is a field that is accepted and changes nothing on a host.
-func podsOnly(path, why string) Support { return Support{path, SupportKept, why} }
 
 // volumeKindSupport is the support table of a PersistentVolume.
 func volumeKindSupport() []Support {
@@ -66,7 +63,7 @@ func volumeKindSupport() []Support {
 		carried("spec.volumeMode"),
 	}
 	for _, field := range []string{"persistentVolumeReclaimPolicy", "storageClassName", "mountOptions", "nodeAffinity", "volumeAttributesClassName"} {
-		rows = append(rows, podsOnly("spec."+field, "the file or device is used as it is"))
+		rows = append(rows, kept("spec."+field, "the file or device is used as it is"))
 	}
 	for _, field := range []string{
 		"awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "fc", "flexVolume", "flocker", "gcePersistentDisk",
@@ -122,7 +119,7 @@ func instancetypeSupport() []Support {
 }
 
 func preferenceSupport() []Support {
-	rows := []Support{carried("spec"), podsOnly("spec.volumes", "a host has one place for images")}
+	rows := []Support{carried("spec"), kept("spec.volumes", "a host has one place for images")}
 	for _, pair := range [][2]string{
 		{"domain.clock.timer", "clock.preferredTimer"}, {"domain.devices.gpus.virtualGPUOptions", "devices.preferredVirtualGPUOptions"},
 		{"domain.devices.disks.blockSize", "devices.preferredDiskBlockSize"}, {"domain.devices.rng", "devices.preferredRng"},
@@ -137,8 +134,8 @@ func preferenceSupport() []Support {
 	return rows
 }
 
-// kindTrees are the support tables of the kinds around machines, as trees; built at first use and never changed.
-var kindTrees = sync.OnceValue(func() map[string]*supportNode {
+// supportTrees are the support tables by kind, as trees; those of "" are for every other kind; built at first use and never changed.
+var supportTrees = sync.OnceValue(func() map[string]*supportNode {
 	tree := func(parts ...[]Support) *supportNode {
 		root := &supportNode{}
 		root.add(objectSupport(), "")
@@ -151,15 +148,16 @@ var kindTrees = sync.OnceValue(func() map[string]*supportNode {
 	set.add(VMISupport(), "spec.template.spec.")
 	pool := tree(setSupport(), metadataSupport("spec.virtualMachineTemplate.metadata"))
 	addMachine(pool, "spec.virtualMachineTemplate.")
-	machine := tree()
+	machine, instanceOf := tree(), tree()
 	addMachine(machine, "")
+	instanceOf.add(VMISupport(), "spec.")
 	volume := tree(volumeKindSupport())
 	instance, prefer := tree(instancetypeSupport()), tree(preferenceSupport())
 	return map[string]*supportNode{
-		KindVirtualMachine: machine, KindReplicaSet: set, KindPool: pool,
+		"": tree(), KindVirtualMachine: machine, KindVirtualMachineInstance: instanceOf, KindReplicaSet: set, KindPool: pool,
 		KindInstancetype: instance, KindClusterInstancetype: instance, KindPreference: prefer, KindClusterPreference: prefer,
 		KindDataVolume:            tree(dataVolumeSupport("spec")),
-		KindPersistentVolumeClaim: tree(claimSupport("spec"), []Support{podsOnly("spec.volumeAttributesClassName", "a host has one place for images")}),
+		KindPersistentVolumeClaim: tree(claimSupport("spec"), []Support{kept("spec.volumeAttributesClassName", "a host has one place for images")}),
 		KindPersistentVolume:      volume,
 	}
 })
