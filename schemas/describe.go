@@ -30,8 +30,19 @@ type Field struct {
 	Support SupportStatus `json:"support"`
 	// Instead says why the field is refused or only kept, or what to use in its place.
 	Instead string `json:"instead,omitempty"`
+	// Below counts the fields that hold values, of those below an object.
+	Below *SupportCount `json:"below,omitempty"`
+	// MachineField is the path of the same field in a VirtualMachine; empty for what is no part of one.
+	MachineField string `json:"-"`
 	// Fields are the fields below, in the order of their names.
 	Fields []Field `json:"fields,omitempty"`
+}
+
+// SupportCount counts fields by what gitvirt does with them. Those that only servers write are not counted.
+type SupportCount struct {
+	Carried int `json:"carried"`
+	Kept    int `json:"kept"`
+	Refused int `json:"refused"`
 }
 
 // Name is the last part of the path.
@@ -96,7 +107,7 @@ func CompletePath(typed string) (paths []string, complete bool) {
 	}
 	complete = true
 	for _, child := range p.children() {
-		if path := typed[:cut+1] + child.name(); strings.HasPrefix(path, typed) && child.status != SupportIgnored {
+		if path := typed[:cut+1] + child.name(); strings.HasPrefix(path, typed) && child.support() != SupportIgnored {
 			paths = append(paths, path)
 			complete = complete && len(structBelow(child.info).fields) == 0
 		}
@@ -118,7 +129,23 @@ type place struct {
 }
 
 func rootPlace(kind *DescribedKind) place {
-	return place{kind: kind, info: infoOf(kind.typ), node: supportRoots()[kind.Name], status: SupportCarried}
+	status := SupportCarried
+	if _, decided := supportTrees()[kind.Name]; decided { // as the decoder has it
+		status = SupportUndecided
+	}
+	return place{kind: kind, info: infoOf(kind.typ), node: supportRoots()[kind.Name], status: status}
+}
+
+// support is what the decoder does with the field: what the table leaves open is refused, unless it decides about
+// something below.
+func (p *place) support() SupportStatus {
+	switch {
+	case p.status != SupportUndecided:
+		return p.status
+	case p.node != nil && len(p.node.children) > 0:
+		return SupportCarried
+	}
+	return SupportRefused
 }
 
 func (p *place) name() string { return p.path[strings.LastIndexByte(p.path, '.')+1:] }
@@ -214,15 +241,61 @@ func (p *place) describe(depth int) Field {
 	rule := p.rule()
 	field := Field{
 		Kind: p.kind.Name, APIVersion: p.kind.Versions[0], Path: p.path, Type: typeName(p.info), Description: p.description(),
-		Values: rule.values, Default: rule.fallback, Required: p.required(), Support: p.status, Instead: p.instead,
+		Values: rule.values, Default: rule.fallback, Required: p.required(), Support: p.support(), Instead: p.instead,
+		MachineField: p.machineField(),
 	}
-	if depth == 0 || p.status == SupportIgnored {
+	if len(structBelow(p.info).fields) > 0 && field.Support != SupportIgnored {
+		field.Below = &SupportCount{}
+		p.count(field.Below, maxDescribed)
+	}
+	if depth == 0 || field.Support == SupportIgnored {
 		return field
 	}
 	for _, child := range p.children() {
 		field.Fields = append(field.Fields, child.describe(depth-1))
 	}
 	return field
+}
+
+// count adds the fields below p that hold values, or p when nothing is below it.
+func (p *place) count(to *SupportCount, depth int) {
+	status := p.support()
+	children := p.children()
+	if len(children) > 0 && depth > 0 && status != SupportIgnored {
+		for _, child := range children {
+			child.count(to, depth-1)
+		}
+		return
+	}
+	switch status {
+	case SupportCarried:
+		to.Carried++
+	case SupportKept:
+		to.Kept++
+	case SupportRefused:
+		to.Refused++
+	}
+}
+
+// machineField is the path that the field has in a VirtualMachine.
+func (p *place) machineField() string {
+	below := func(outer string) (string, bool) {
+		rest, ok := strings.CutPrefix(p.path, outer)
+		return rest, ok && outer != "" && (rest == "" || rest[0] == '.')
+	}
+	if p.kind.Name == KindVirtualMachine {
+		return p.path
+	}
+	if rest, ok := below(p.kind.machine); ok {
+		return "spec.template.spec" + rest
+	}
+	if rest, ok := below(p.kind.template); ok {
+		return strings.TrimPrefix(rest, ".")
+	}
+	if p.kind.Name == KindVirtualMachineInstance {
+		return p.path
+	}
+	return ""
 }
 
 // required reports whether the field must be written wherever what holds it is: KubeVirt marks such scalars by never

@@ -137,7 +137,7 @@ func TestRulesAgreeWithTheChecks(t *testing.T) {
 	checked := 0
 	var visit func(p place)
 	visit = func(p place) {
-		if p.status == SupportIgnored || p.status == SupportRefused {
+		if status := p.support(); status == SupportIgnored || status == SupportRefused {
 			return
 		}
 		rule := p.rule()

@@ -98,10 +98,10 @@ func reference(name string) map[string]any {
 // property is the schema of one field, with its description.
 func (w *schemaWriter) property(p *place) map[string]any {
 	text := p.description()
-	switch p.status {
+	switch p.support() {
 	case SupportIgnored:
 		return map[string]any{"description": join2("Written by servers; accepted and not read.", text), "doNotSuggest": true}
-	case SupportRefused, SupportUndecided:
+	case SupportRefused:
 		return refusedSchema(p, text)
 	}
 	schema := w.value(p, p.info)
@@ -115,7 +115,7 @@ func (w *schemaWriter) property(p *place) map[string]any {
 		schema["properties"] = annotationSchemas()
 	}
 	applyRule(schema, p.info, rule)
-	if p.status == SupportKept && p.instead != "" {
+	if p.support() == SupportKept && p.instead != "" {
 		text = join2(text, "gitvirt: kept; "+p.instead)
 	}
 	if text != "" {
