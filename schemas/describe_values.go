@@ -21,6 +21,8 @@ type fieldRule struct {
 	fallback string
 	// pattern is a regular expression (ECMA 262, which Go reads as well) that text has to match.
 	pattern string
+	// wanted says what the pattern asks for.
+	wanted string
 	// least is the smallest number, when it is not that of the type.
 	least int
 	// unchecked rows are for Pods: the values are Kubernetes's, and gitvirt carries them along as they are.
@@ -117,6 +119,7 @@ func machineRules() map[fieldKey]fieldRule {
 // deviceRules are for devices, and for the volumes and networks behind them.
 func deviceRules() map[fieldKey]fieldRule {
 	on, off := by("true"), by("false")
+	pciAddress := fieldRule{pattern: patternPCI, wanted: "wanted a PCI address such as 0000:81:00.1"}
 	return map[fieldKey]fieldRule{
 		of[kubevirtv1.Devices]("autoattachGraphicsDevice"): on, of[kubevirtv1.Devices]("autoattachMemBalloon"): on,
 		of[kubevirtv1.Devices]("autoattachPodInterface"): on, of[kubevirtv1.Devices]("autoattachSerialConsole"): on,
@@ -126,7 +129,7 @@ func deviceRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.DomainSpec]("devices"): {optional: true},
 
 		of[kubevirtv1.DiskTarget]("bus"):           oneFrom("virtio scsi sata usb", "sata"),
-		of[kubevirtv1.DiskTarget]("pciAddress"):    {pattern: patternPCI},
+		of[kubevirtv1.DiskTarget]("pciAddress"):    pciAddress,
 		of[kubevirtv1.LunTarget]("bus"):            oneFrom("virtio scsi sata", "sata"),
 		of[kubevirtv1.CDRomTarget]("bus"):          oneFrom("scsi sata usb", "sata"),
 		of[kubevirtv1.CDRomTarget]("tray"):         oneFrom("open closed", "closed"),
@@ -136,8 +139,8 @@ func deviceRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.Disk]("errorPolicy"):         oneFrom("stop ignore report enospace", "stop"),
 		of[kubevirtv1.Disk]("bootOrder"):           {least: 1},
 		of[kubevirtv1.Interface]("bootOrder"):      {least: 1},
-		of[kubevirtv1.Interface]("macAddress"):     {pattern: patternMAC},
-		of[kubevirtv1.Interface]("pciAddress"):     {pattern: patternPCI},
+		of[kubevirtv1.Interface]("macAddress"):     {pattern: patternMAC, wanted: "wanted a MAC address such as 02:00:00:00:00:01"},
+		of[kubevirtv1.Interface]("pciAddress"):     pciAddress,
 		of[kubevirtv1.Interface]("model"):          oneFrom("virtio e1000 e1000e igb ne2k_pci pcnet rtl8139", "virtio"),
 		of[kubevirtv1.Interface]("state"):          oneFrom("up down absent", "up"),
 		of[kubevirtv1.Port]("protocol"):            oneFrom("TCP UDP", "TCP"),

@@ -127,7 +127,7 @@ func (w *schemaWriter) property(p *place) map[string]any {
 func join2(first, second string) string { return strings.TrimSpace(first + "\n\n" + second) }
 
 // refusedSchema takes what asks for nothing, and says why it takes nothing else: to validators by its values, to
-// editors by their own keywords.
+// editors by keywords of theirs, which show the message and do not offer the field.
 func refusedSchema(p *place, text string) map[string]any {
 	message := "known to KubeVirt, not carried out by gitvirt"
 	if p.instead != "" {
@@ -135,7 +135,7 @@ func refusedSchema(p *place, text string) map[string]any {
 	}
 	return map[string]any{
 		"enum": []any{nil, false, 0, "", []any{}}, "description": join2(message, text), "errorMessage": message,
-		"deprecationMessage": message, "deprecated": true, "doNotSuggest": true,
+		"deprecated": true, "doNotSuggest": true,
 	}
 }
 
@@ -171,7 +171,7 @@ func (w *schemaWriter) value(p *place, info *typeInfo) map[string]any {
 		return map[string]any{
 			"type":     []string{"string", "number"},
 			"pattern":  `^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$`,
-			"examples": []string{"1Gi", "512Mi"},
+			"examples": []string{"1Gi", "512Mi"}, "patternErrorMessage": "wanted a quantity such as 512Mi",
 		}
 	}
 	switch typeName(info) {
@@ -210,7 +210,7 @@ func applyRule(schema map[string]any, info *typeInfo, rule fieldRule) {
 		inner["enum"] = rule.values
 	}
 	if rule.pattern != "" {
-		inner["pattern"] = rule.pattern
+		inner["pattern"], inner["patternErrorMessage"] = rule.pattern, rule.wanted
 	}
 	if rule.least != 0 {
 		inner["minimum"] = rule.least
