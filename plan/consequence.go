@@ -32,8 +32,8 @@ var impacts = []impact{
 	{"secrets", ConsequenceRestart},
 }
 
-// ConsequenceOf returns what a change of the field at path, as it is in a VirtualMachine, means for a running guest.
-func ConsequenceOf(path string) Consequence {
+// consequenceOf returns what a change at path means for a running guest.
+func consequenceOf(path string) Consequence {
 	path = strings.TrimPrefix(path, "spec.template.")
 	best, consequence := -1, ConsequenceRestart
 	for _, row := range impacts {

@@ -159,7 +159,7 @@ func byName(list []any) (elements map[string]any, order []string) {
 }
 
 func (d *differ) add(path string, before, after any) {
-	change := Change{Path: path, Before: before, After: after, Consequence: ConsequenceOf(path)}
+	change := Change{Path: path, Before: before, After: after, Consequence: consequenceOf(path)}
 	if hidden(path) {
 		change.Sensitive, change.Before, change.After = true, nil, nil
 	} else if before, after = conceal(before), conceal(after); true {

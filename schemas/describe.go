@@ -115,8 +115,8 @@ func CompletePath(typed string) (paths []string, complete bool) {
 	return paths, complete
 }
 
-// place is a field on the way down from a kind, with what the support table says about it.
-type place struct {
+// fieldPlace is a field on the way down from a kind, with what the support table says about it.
+type fieldPlace struct {
 	kind  *DescribedKind
 	path  string
 	field *fieldInfo   // nil for the object itself
@@ -128,17 +128,17 @@ type place struct {
 	instead string
 }
 
-func rootPlace(kind *DescribedKind) place {
+func rootPlace(kind *DescribedKind) fieldPlace {
 	status := SupportCarried
 	if _, decided := supportTrees()[kind.Name]; decided { // as the decoder has it
 		status = SupportUndecided
 	}
-	return place{kind: kind, info: infoOf(kind.typ), node: supportRoots()[kind.Name], status: status}
+	return fieldPlace{kind: kind, info: infoOf(kind.typ), node: supportRoots()[kind.Name], status: status}
 }
 
 // support is what the decoder does with the field: what the table leaves open is refused, unless it decides about
 // something below.
-func (p *place) support() SupportStatus {
+func (p *fieldPlace) support() SupportStatus {
 	switch {
 	case p.status != SupportUndecided:
 		return p.status
@@ -148,14 +148,14 @@ func (p *place) support() SupportStatus {
 	return SupportRefused
 }
 
-func (p *place) name() string { return p.path[strings.LastIndexByte(p.path, '.')+1:] }
+func (p *fieldPlace) name() string { return p.path[strings.LastIndexByte(p.path, '.')+1:] }
 
 // placeAt walks from a kind down to a field.
-func placeAt(path string) (place, error) {
+func placeAt(path string) (fieldPlace, error) {
 	name, rest, _ := strings.Cut(strings.TrimSpace(path), ".")
 	kind, near, ok := kindNamed(name)
 	if !ok {
-		return place{}, fmt.Errorf("unknown kind %s; %s", quoteValue(name), kindHint(near))
+		return fieldPlace{}, fmt.Errorf("unknown kind %s; %s", quoteValue(name), kindHint(near))
 	}
 	p := rootPlace(&kind)
 	if rest == "" {
@@ -164,17 +164,17 @@ func placeAt(path string) (place, error) {
 	for part := range strings.SplitSeq(rest, ".") {
 		part, _, _ = strings.Cut(part, "[")
 		if p.info.shape == shapeMap {
-			return place{}, fmt.Errorf("%s is a %s: nothing is below it but the keys that you choose", p.path, typeName(p.info))
+			return fieldPlace{}, fmt.Errorf("%s is a %s: nothing is below it but the keys that you choose", p.path, typeName(p.info))
 		}
 		below := structBelow(p.info)
 		i, ok := below.byName[part]
 		if !ok {
 			at := strings.TrimSuffix(name+"."+p.path, ".")
 			if len(below.fields) == 0 {
-				return place{}, fmt.Errorf("%s has no field %s: it is a %s", at, quoteValue(part), typeName(p.info))
+				return fieldPlace{}, fmt.Errorf("%s has no field %s: it is a %s", at, quoteValue(part), typeName(p.info))
 			}
 			_, hint := suggestField(below, part)
-			return place{}, fmt.Errorf("%s has no field %s; %s", at, quoteValue(part), strings.Replace(hint, "look it up in KubeVirt's API reference", "see gitvirt explain "+at, 1))
+			return fieldPlace{}, fmt.Errorf("%s has no field %s; %s", at, quoteValue(part), strings.Replace(hint, "look it up in KubeVirt's API reference", "see gitvirt explain "+at, 1))
 		}
 		p = p.child(below, i)
 	}
@@ -201,9 +201,9 @@ func structBelow(info *typeInfo) *typeInfo {
 }
 
 // child returns the i-th field of the struct below p.
-func (p *place) child(below *typeInfo, i int) place {
+func (p *fieldPlace) child(below *typeInfo, i int) fieldPlace {
 	field := &below.fields[i]
-	child := place{kind: p.kind, path: field.name, field: field, owner: ownerOf(below.typ, field), info: field.info, instead: p.instead}
+	child := fieldPlace{kind: p.kind, path: field.name, field: field, owner: ownerOf(below.typ, field), info: field.info, instead: p.instead}
 	if p.path != "" {
 		child.path = p.path + "." + field.name
 	}
@@ -217,9 +217,9 @@ func (p *place) child(below *typeInfo, i int) place {
 	return child
 }
 
-func (p *place) children() []place {
+func (p *fieldPlace) children() []fieldPlace {
 	below := structBelow(p.info)
-	out := make([]place, len(below.fields))
+	out := make([]fieldPlace, len(below.fields))
 	for i := range below.fields {
 		out[i] = p.child(below, i)
 	}
@@ -237,7 +237,7 @@ func ownerOf(t reflect.Type, field *fieldInfo) reflect.Type {
 	return t
 }
 
-func (p *place) describe(depth int) Field {
+func (p *fieldPlace) describe(depth int) Field {
 	rule := p.rule()
 	field := Field{
 		Kind: p.kind.Name, APIVersion: p.kind.Versions[0], Path: p.path, Type: typeName(p.info), Description: p.description(),
@@ -258,7 +258,7 @@ func (p *place) describe(depth int) Field {
 }
 
 // count adds the fields below p that hold values, or p when nothing is below it.
-func (p *place) count(to *SupportCount, depth int) {
+func (p *fieldPlace) count(to *SupportCount, depth int) {
 	status := p.support()
 	children := p.children()
 	if len(children) > 0 && depth > 0 && status != SupportIgnored {
@@ -278,7 +278,7 @@ func (p *place) count(to *SupportCount, depth int) {
 }
 
 // machineField is the path that the field has in a VirtualMachine.
-func (p *place) machineField() string {
+func (p *fieldPlace) machineField() string {
 	below := func(outer string) (string, bool) {
 		rest, ok := strings.CutPrefix(p.path, outer)
 		return rest, ok && outer != "" && (rest == "" || rest[0] == '.')
@@ -300,7 +300,7 @@ func (p *place) machineField() string {
 
 // required reports whether the field must be written wherever what holds it is: KubeVirt marks such scalars by never
 // leaving them out, and the table of rules says the rest.
-func (p *place) required() bool {
+func (p *fieldPlace) required() bool {
 	if p.field == nil {
 		return false
 	}
@@ -326,7 +326,7 @@ func (p *place) required() bool {
 type documented interface{ SwaggerDoc() map[string]string }
 
 // description returns what the API says about the field; about its type when it says nothing of the field.
-func (p *place) description() string {
+func (p *fieldPlace) description() string {
 	var text string
 	if p.field != nil {
 		text = p.rule().doc

@@ -135,8 +135,8 @@ func TestRulesAgreeWithTheChecks(t *testing.T) {
 	kind, _, _ := kindNamed("vm")
 	root := rootPlace(&kind)
 	checked := 0
-	var visit func(p place)
-	visit = func(p place) {
+	var visit func(p fieldPlace)
+	visit = func(p fieldPlace) {
 		if status := p.support(); status == SupportIgnored || status == SupportRefused {
 			return
 		}

@@ -42,7 +42,7 @@ type fieldKey struct {
 func of[T any](field string) fieldKey { return fieldKey{reflect.TypeFor[T](), field} }
 
 // rule returns the row of the field; an empty one when the table has none.
-func (p *place) rule() fieldRule {
+func (p *fieldPlace) rule() fieldRule {
 	if p.field == nil {
 		return fieldRule{}
 	}

@@ -75,7 +75,7 @@ func (w *schemaWriter) allKinds() map[string]any {
 	}
 	for _, kind := range DescribedKinds() {
 		w.definitions[kind.Name] = w.object(&kind)
-		choose([]string{kind.Name}, reference(kind.Name))
+		choose([]string{kind.Name}, definitionRef(kind.Name))
 	}
 	choose([]string{"List"}, map[string]any{"properties": map[string]any{"items": map[string]any{"type": "array", "items": map[string]any{"$ref": "#"}}}})
 	choose([]string{"VirtualMachineList", "VirtualMachineInstanceList", "SecretList", "FleetList"},
@@ -91,12 +91,12 @@ func (w *schemaWriter) allKinds() map[string]any {
 	}
 }
 
-func reference(name string) map[string]any {
+func definitionRef(name string) map[string]any {
 	return map[string]any{"$ref": "#/definitions/" + name}
 }
 
 // property is the schema of one field, with its description.
-func (w *schemaWriter) property(p *place) map[string]any {
+func (w *schemaWriter) property(p *fieldPlace) map[string]any {
 	text := p.description()
 	switch p.support() {
 	case SupportIgnored:
@@ -128,7 +128,7 @@ func join2(first, second string) string { return strings.TrimSpace(first + "\n\n
 
 // refusedSchema takes what asks for nothing, and says why it takes nothing else: to validators by its values, to
 // editors by keywords of theirs, which show the message and do not offer the field.
-func refusedSchema(p *place, text string) map[string]any {
+func refusedSchema(p *fieldPlace, text string) map[string]any {
 	message := "known to KubeVirt, not carried out by gitvirt"
 	if p.instead != "" {
 		message += "; " + p.instead
@@ -147,7 +147,7 @@ func annotationSchemas() map[string]any {
 }
 
 // value is the schema of what a type's values look like.
-func (w *schemaWriter) value(p *place, info *typeInfo) map[string]any {
+func (w *schemaWriter) value(p *fieldPlace, info *typeInfo) map[string]any {
 	switch info.shape {
 	case shapePointer:
 		return w.value(p, info.elem)
@@ -156,7 +156,7 @@ func (w *schemaWriter) value(p *place, info *typeInfo) map[string]any {
 	case shapeMap:
 		return map[string]any{"type": "object", "additionalProperties": w.value(p, info.elem)}
 	case shapeStruct:
-		return reference(w.define(p, info))
+		return definitionRef(w.define(p, info))
 	case shapeString:
 		return map[string]any{"type": "string"}
 	case shapeBool:
@@ -235,7 +235,7 @@ func typed(info *typeInfo, text string) any {
 
 // define adds the schema of a struct to the definitions and returns its name there. The same type has more than one
 // definition where the support table says different things about its fields.
-func (w *schemaWriter) define(p *place, info *typeInfo) string {
+func (w *schemaWriter) define(p *fieldPlace, info *typeInfo) string {
 	base := definitionName(info.typ)
 	schema := any(map[string]any{})
 	if strings.Count(p.path, ".") < maxDescribed {
@@ -256,7 +256,7 @@ func (w *schemaWriter) define(p *place, info *typeInfo) string {
 }
 
 // structSchema is the schema of a mapping with the fields below p.
-func (w *schemaWriter) structSchema(p *place) map[string]any {
+func (w *schemaWriter) structSchema(p *fieldPlace) map[string]any {
 	properties := map[string]any{}
 	var required []string
 	for _, child := range p.children() {

@@ -70,22 +70,11 @@ type explained struct {
 }
 
 func explain(field *schemas.Field) explained {
-	out := explained{Field: *field, WhenChanged: whenChanged(field)}
+	out := explained{Field: *field, WhenChanged: plan.ConsequenceOf(field)}
 	for i := range field.Fields {
 		out.Fields = append(out.Fields, explain(&field.Fields[i]))
 	}
 	return out
-}
-
-// whenChanged is what a change of the field means for a running guest; "" for what is no part of a machine, or has no
-// effect.
-func whenChanged(field *schemas.Field) plan.Consequence {
-	switch {
-	case field.MachineField == "", field.Support == schemas.SupportIgnored, field.Support == schemas.SupportRefused,
-		field.Path == "apiVersion", field.Path == "kind":
-		return ""
-	}
-	return plan.ConsequenceOf(field.MachineField)
 }
 
 // whatItMeans is a consequence in a sentence.
@@ -127,7 +116,7 @@ func explainText(field *schemas.Field, recursive bool) string {
 	line("VALUES:", strings.Join(field.Values, ", "))
 	line("DEFAULT:", field.Default)
 	line("SUPPORT:", supportText(field))
-	if consequence := whenChanged(field); consequence != "" && field.Path != "" {
+	if consequence := plan.ConsequenceOf(field); consequence != "" && field.Path != "" {
 		line("WHEN CHANGED:", string(consequence)+": "+whatItMeans(consequence)+differing(field, consequence))
 	}
 	if field.Description != "" {
@@ -173,7 +162,7 @@ func supportText(field *schemas.Field) string {
 // differing says that fields below mean something else than the object itself.
 func differing(field *schemas.Field, consequence plan.Consequence) string {
 	for i := range field.Fields {
-		if below := whenChanged(&field.Fields[i]); below != "" && below != consequence {
+		if below := plan.ConsequenceOf(&field.Fields[i]); below != "" && below != consequence {
 			return "; some fields below differ"
 		}
 	}

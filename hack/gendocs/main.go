@@ -196,9 +196,5 @@ func (t *table) row(path string, fields int, field *schemas.Field) {
 	if field.Instead != "" {
 		support += ": " + strings.ReplaceAll(field.Instead, "|", "\\|")
 	}
-	changed := ""
-	if field.MachineField != "" && field.Support != schemas.SupportRefused {
-		changed = string(plan.ConsequenceOf(field.MachineField))
-	}
-	fmt.Fprintf(t.out, "| %s | %s | %s |\n", name, support, changed)
+	fmt.Fprintf(t.out, "| %s | %s | %s |\n", name, support, plan.ConsequenceOf(field))
 }
