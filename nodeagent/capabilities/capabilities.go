@@ -38,11 +38,11 @@ type Capability struct {
 	Fix string `json:"fix,omitempty"`
 }
 
-// The files that are looked for, as Debian names them.
+// Files that are looked for, as Debian names them.
 const (
-	firmwareDir  = "/usr/share/OVMF"
 	vhostUserDir = "/usr/share/qemu/vhost-user"
-	parameters   = "/sys/module"
+	firmwareSEV  = "/usr/share/ovmf/OVMF.amdsev.fd"
+	firmwareTDX  = "/usr/share/ovmf/OVMF.inteltdx.fd"
 )
 
 // programDirs are where programs are looked for: the PATH of an agent that is a service may be short.
@@ -51,7 +51,7 @@ var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/u
 // List returns every capability, for people who look whether a host is complete.
 func (h Host) List() []Capability {
 	return []Capability{
-		h.firmware(false), h.firmware(true), h.tpm(), h.virtiofs(), h.vsock(), h.iommu(), h.sev(false), h.sev(true), h.tdx(),
+		h.firmware("", false), h.firmware("", true), h.tpm(), h.virtiofs(), h.vsock(), h.iommu(), h.sev(false), h.sev(true), h.tdx(),
 	}
 }
 
@@ -72,9 +72,9 @@ func (h Host) Check(spec *kubevirtv1.VirtualMachineInstanceSpec) error {
 func (h Host) needs(spec *kubevirtv1.VirtualMachineInstanceSpec) []Capability {
 	var needs []Capability
 	security := spec.Domain.LaunchSecurity
-	if firmware := spec.Domain.Firmware; firmware != nil && firmware.Bootloader != nil && firmware.Bootloader.EFI != nil && security == nil && x86(spec) {
+	if firmware := spec.Domain.Firmware; firmware != nil && firmware.Bootloader != nil && firmware.Bootloader.EFI != nil && security == nil {
 		secure := firmware.Bootloader.EFI.SecureBoot
-		needs = append(needs, h.firmware(secure == nil || *secure))
+		needs = append(needs, h.firmware(spec.Architecture, secure == nil || *secure))
 	}
 	if tpm := spec.Domain.Devices.TPM; tpm != nil && (tpm.Enabled == nil || *tpm.Enabled) {
 		needs = append(needs, h.tpm())
@@ -98,25 +98,37 @@ func (h Host) needs(spec *kubevirtv1.VirtualMachineInstanceSpec) []Capability {
 	return needs
 }
 
-func x86(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
-	return spec.Architecture == "" || spec.Architecture == "amd64"
-}
-
-// firmware is a UEFI for x86, in the builds that rendering names.
-func (h Host) firmware(secure bool) Capability {
+// firmware is a UEFI, in the builds that rendering names.
+func (h Host) firmware(architecture string, secure bool) Capability {
 	out := Capability{Name: "UEFI firmware", Field: "firmware.bootloader.efi", Fix: "apt-get install ovmf"}
-	code, variables := "OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"
+	build := ".fd"
 	if secure {
-		out.Name = "UEFI firmware with Secure Boot"
-		code, variables = "OVMF_CODE_4M.ms.fd", "OVMF_VARS_4M.ms.fd"
+		out.Name, build = "UEFI firmware with Secure Boot", ".ms.fd"
 	}
-	for _, name := range []string{code, variables} {
-		if !h.exists(filepath.Join(firmwareDir, name)) {
-			out.Problem = filepath.Join(firmwareDir, name) + " is not there"
-			return out
-		}
+	files := []string{"/usr/share/OVMF/OVMF_CODE_4M" + build, "/usr/share/OVMF/OVMF_VARS_4M" + build}
+	switch architecture {
+	case "", "amd64":
+	case "arm64":
+		out.Fix = "apt-get install qemu-efi-aarch64"
+		files = []string{"/usr/share/AAVMF/AAVMF_CODE" + build, "/usr/share/AAVMF/AAVMF_VARS" + build}
+	default:
+		return found(out) // no machine of it has a UEFI
+	}
+	if missing := h.missing(files...); missing != "" {
+		out.Problem = missing + " is not there"
+		return out
 	}
 	return found(out)
+}
+
+// missing returns the first of some files that is not there, or "".
+func (h Host) missing(paths ...string) string {
+	for _, path := range paths {
+		if !h.exists(path) {
+			return path
+		}
+	}
+	return ""
 }
 
 func (h Host) tpm() Capability {
@@ -188,6 +200,8 @@ func (h Host) sev(snp bool) Capability {
 		out.Problem = "kvm_amd does not offer " + parameter
 	case !h.exists("/dev/sev"):
 		out.Problem = "/dev/sev is not there"
+	case !h.exists(firmwareSEV):
+		out.Problem, out.Fix = firmwareSEV+" is not there", "install an ovmf that has it (Debian 13)"
 	default:
 		return found(out)
 	}
@@ -198,6 +212,10 @@ func (h Host) tdx() Capability {
 	out := Capability{Name: "Intel TDX", Field: "launchSecurity.tdx", Fix: "enable TDX in the firmware and load kvm_intel with tdx=1"}
 	if !h.on("kvm_intel", "tdx") {
 		out.Problem = "kvm_intel does not offer tdx"
+		return out
+	}
+	if !h.exists(firmwareTDX) {
+		out.Problem, out.Fix = firmwareTDX+" is not there", "install an ovmf that has it (Debian 13)"
 		return out
 	}
 	return found(out)
@@ -211,7 +229,7 @@ func found(c Capability) Capability {
 
 // on reports whether a parameter of a kernel module is switched on.
 func (h Host) on(module, parameter string) bool {
-	content, err := os.ReadFile(filepath.Join(h.root, parameters, module, "parameters", parameter))
+	content, err := os.ReadFile(filepath.Join(h.root, "/sys/module", module, "parameters", parameter))
 	value := strings.TrimSpace(string(content))
 	return err == nil && (value == "Y" || value == "1")
 }

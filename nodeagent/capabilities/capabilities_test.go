@@ -73,7 +73,8 @@ func TestCheck(t *testing.T) {
 		{"vsock", nil, vsock, "modprobe vhost_vsock"},
 		{"vsock with its device", map[string]string{"dev/vhost-vsock": ""}, vsock, ""},
 		{"SEV that is switched off", map[string]string{"sys/module/kvm_amd/parameters/sev": "N\n"}, sev, "kvm_amd does not offer sev"},
-		{"SEV", map[string]string{"sys/module/kvm_amd/parameters/sev": "Y\n", "dev/sev": ""}, sev, ""},
+		{"SEV without its firmware", map[string]string{"sys/module/kvm_amd/parameters/sev": "Y\n", "dev/sev": ""}, sev, "OVMF.amdsev.fd is not there"},
+		{"SEV", map[string]string{"sys/module/kvm_amd/parameters/sev": "Y\n", "dev/sev": "", "usr/share/ovmf/OVMF.amdsev.fd": ""}, sev, ""},
 		{"TDX", nil, tdx, "launchSecurity.tdx"},
 	} {
 		t.Run(test.reason, func(t *testing.T) {

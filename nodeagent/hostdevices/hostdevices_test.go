@@ -127,7 +127,7 @@ func TestChoose(t *testing.T) {
 		{reason: "there is none", wants: []Want{pci("gpu", "ffff:0001")}, problem: "there is no PCI device ffff:0001"},
 		{reason: "the host uses it", wants: []Want{pci("gpu", "10de:2204")}, problem: "belongs to the host's driver nvidia (hand it over: driverctl set-override 0000:03:00.0 vfio-pci)"},
 		{reason: "the host uses another device of the group", wants: []Want{pci("vf", "8086:154c")}, problem: "shares IOMMU group 4 with 0000:04:00.0, which belongs to the host's driver i40e"},
-		{reason: "no driver", wants: []Want{pci("nic", "1af4:1041")}, problem: "has no driver"},
+		{reason: "one without a driver, which nobody uses", wants: []Want{pci("nic", "1af4:1041")}, want: devices{device("nic", "pci", "0000:05:00.0")}},
 		{reason: "no IOMMU", wants: []Want{pci("nic", "1af4:1042")}, problem: "is in no IOMMU group"},
 		{reason: "nothing is permitted", wants: []Want{pci("gpu")}, problem: "permittedHostDevices name nothing"},
 		{

@@ -78,14 +78,12 @@ func forGuests(driver string) bool {
 	return strings.Contains(strings.ReplaceAll(driver, "_", "-"), "vfio-pci")
 }
 
-// problem says why the device cannot be handed over as it is, or "".
+// problem says why the device cannot be handed over as it is, or "". One that nobody uses libvirt binds itself.
 func (d pciDevice) problem() string {
 	switch {
 	case d.group == "":
 		return "is in no IOMMU group (enable VT-d or AMD-Vi in the firmware and boot with intel_iommu=on)"
-	case d.driver == "":
-		return fmt.Sprintf("has no driver (bind it: driverctl set-override %s vfio-pci)", d.address)
-	case !forGuests(d.driver):
+	case d.driver != "" && !forGuests(d.driver):
 		return fmt.Sprintf("belongs to the host's driver %s (hand it over: driverctl set-override %s vfio-pci)", d.driver, d.address)
 	}
 	return ""
