@@ -173,10 +173,12 @@ func (r *rig) request(in vm, power string) *api.ExecuteRequest {
 	object.Name, object.Namespace, object.Spec.RunStrategy = in.name, "default", &always
 	object.Spec.Template = &kubevirtv1.VirtualMachineInstanceTemplateSpec{}
 	spec := &object.Spec.Template.Spec
-	if err := json.Unmarshal([]byte(`{"domain":{"memory":{"guest":"64Mi"},"devices":{"autoattachPodInterface":false}}}`), spec); err != nil {
+	if err := json.Unmarshal([]byte(`{"domain":{"memory":{"guest":"64Mi"}}}`), spec); err != nil {
 		r.t.Fatal(err)
 	}
 	in.change(spec)
+	alone := false // no default has to be filled in
+	spec.Domain.Devices.AutoattachPodInterface = &alone
 	encoded, err := json.Marshal(object)
 	if err != nil {
 		r.t.Fatal(err)
