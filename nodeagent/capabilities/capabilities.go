@@ -132,7 +132,7 @@ func (h Host) missing(paths ...string) string {
 }
 
 func (h Host) tpm() Capability {
-	out := Capability{Name: "the TPM emulator", Field: "devices.tpm", Fix: "apt-get install swtpm swtpm-tools"}
+	out := Capability{Name: "TPM emulator", Field: "devices.tpm", Fix: "apt-get install swtpm swtpm-tools"}
 	for _, name := range []string{"swtpm", "swtpm_setup"} {
 		if !h.program(name) {
 			out.Problem = "the program " + name + " is not there"
@@ -177,7 +177,7 @@ func (h Host) vsock() Capability {
 // iommu is what PCI devices and mediated devices of a host need.
 func (h Host) iommu() Capability {
 	out := Capability{
-		Name: "an IOMMU", Field: "devices.gpus, devices.hostDevices, devices.interfaces.sriov",
+		Name: "IOMMU", Field: "devices.gpus, devices.hostDevices, devices.interfaces.sriov",
 		Fix: "enable VT-d or AMD-Vi in the firmware, boot with intel_iommu=on, and modprobe vfio-pci",
 	}
 	groups, err := os.ReadDir(filepath.Join(h.root, "/sys/kernel/iommu_groups"))
