@@ -243,7 +243,13 @@ func stopReason(domain hypervisor.Domain, record *domainxml.Record) string {
 }
 
 // keeps reports whether the data of a kind of volume outlives the VM.
-func keeps(kind string) bool { return kind == "emptyDisk" || kind == "hostDisk" }
+func keeps(kind string) bool {
+	switch kind {
+	case "emptyDisk", "hostDisk", "persistentVolumeClaim", "dataVolume":
+		return true
+	}
+	return false
+}
 
 // refresh reads one domain and tells watchers what changed. The caller holds the VM's lock or does not mind a race:
 // the next refresh puts it right.

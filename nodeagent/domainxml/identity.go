@@ -42,8 +42,28 @@ func VolumeKind(volume kubevirtv1.Volume) (kind string, keep bool) {
 		return "emptyDisk", true
 	case volume.HostDisk != nil:
 		return "hostDisk", true
+	case volume.PersistentVolumeClaim != nil:
+		return "persistentVolumeClaim", true
+	case volume.DataVolume != nil:
+		return "dataVolume", true
+	case volume.Ephemeral != nil:
+		return "ephemeral", false
 	case volume.CloudInitNoCloud != nil:
 		return "cloudInitNoCloud", false
+	case volume.CloudInitConfigDrive != nil:
+		return "cloudInitConfigDrive", false
+	case volume.ConfigMap != nil:
+		return "configMap", false
+	case volume.Secret != nil:
+		return "secret", false
+	case volume.ServiceAccount != nil:
+		return "serviceAccount", false
+	case volume.DownwardAPI != nil:
+		return "downwardAPI", false
+	case volume.DownwardMetrics != nil:
+		return "downwardMetrics", false
+	case volume.Sysprep != nil:
+		return "sysprep", false
 	}
 	return "unknown", true
 }
