@@ -8,6 +8,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/guestfiles"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -56,6 +57,13 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 		return "", err
 	}
 	defer unlock()
+	if e.machine != nil {
+		release, err := e.agent.volumes.reserved.use(e.machine)
+		if err != nil {
+			return "", err
+		}
+		defer release()
+	}
 	if err := e.check(ctx); err != nil {
 		return "", err
 	}
@@ -165,7 +173,7 @@ func (e *execution) define(ctx context.Context) error {
 	if before != nil && e.request.GetPower() != "cycle" {
 		record.Ran, record.Stop = before.Ran, before.Stop
 	}
-	domain, err := domainxml.Render(e.address, e.machine.spec(), e.agent.host(e.address), volumes)
+	domain, err := domainxml.Render(e.address, e.machine.spec(), e.agent.host(e.address, e.machine.spec()), volumes)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
@@ -198,6 +206,19 @@ func (e *execution) refresh(ctx context.Context, volumes []domainxml.Volume) err
 		}
 	}
 	e.fresh = !e.active()
+	return e.prepareVolumes(ctx, volumes, open)
+}
+
+// prepareVolumes makes the volumes of a definition ready. A config drive tells the guest the addresses of tagged devices,
+// which libvirt chose when it took the definition.
+func (e *execution) prepareVolumes(ctx context.Context, volumes []domainxml.Volume, open map[string]bool) error {
+	if guestfiles.HasTags(e.machine.spec()) {
+		domain, err := e.agent.hypervisor.Domain(ctx, e.name)
+		if err != nil {
+			return fmt.Errorf("reading domain %s: %w", e.name, err)
+		}
+		e.machine.definition = domain.Config
+	}
 	return e.agent.volumes.refresh(ctx, e.machine, volumes, open)
 }
 
@@ -226,7 +247,7 @@ func (e *execution) start(ctx context.Context) error {
 	}
 	record := *e.now.record
 	if !e.fresh {
-		if err := e.agent.volumes.refresh(ctx, e.machine, record.Volumes, nil); err != nil {
+		if err := e.prepareVolumes(ctx, record.Volumes, nil); err != nil {
 			return err
 		}
 	}

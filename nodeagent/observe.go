@@ -138,7 +138,7 @@ func (a *Agent) drift(record *domainxml.Record, config string) ([]*api.Change, e
 	if err != nil {
 		return nil, fmt.Errorf("reading the record: %w", err)
 	}
-	domain, err := domainxml.Render(record.Address, &object.Spec.Template.Spec, a.host(record.Address), record.Volumes)
+	domain, err := domainxml.Render(record.Address, &object.Spec.Template.Spec, a.host(record.Address, &object.Spec.Template.Spec), record.Volumes)
 	if err != nil {
 		return nil, err
 	}

@@ -42,18 +42,15 @@ const (
 	qcow2 = "qcow2"
 )
 
-// unknownDigest stands in a planned overlay's name for the digest of an image that nobody has looked up.
-const unknownDigest = "image"
-
-// Volume returns what is known of a volume without looking at the host: everything for most kinds. A container disk has
-// the name of no image yet, a hostDisk counts as raw, and a claim with a path of its own as the file that the path names.
+// Volume returns what is known of a volume without looking at the host: everything for most kinds. The overlay of a container
+// disk lacks its image's digest in its name, a hostDisk counts as raw, and a claim with a path of its own as the file that the path names.
 func (l Layout) Volume(vm schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Volume, claim schemas.Claim) domainxml.Volume {
 	kind, _ := domainxml.VolumeKind(source)
 	out := domainxml.Volume{Name: source.Name, Kind: kind, Format: raw}
 	use := UseOf(spec, source.Name)
 	switch {
 	case source.ContainerDisk != nil:
-		out.Path, out.Format = l.Overlay(vm, OverlayName(source.Name, unknownDigest)), qcow2
+		out.Path, out.Format = l.Overlay(vm, source.Name), qcow2
 		out.Backing, out.BackingFormat = filepath.Join(l.Dir, "images", "of-"+source.Name), qcow2
 	case source.EmptyDisk != nil:
 		out.Path, out.Format, out.Capacity = l.EmptyDisk(vm, source.Name), qcow2, source.EmptyDisk.Capacity.Value()
