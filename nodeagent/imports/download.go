@@ -92,7 +92,8 @@ func (d *download) attempt(ctx context.Context, path string) (size int64, err er
 	if err := statusError(response); err != nil {
 		return 0, err
 	}
-	body := &watchedBody{reader: response.Body, total: response.ContentLength, progress: d.progress, arrived: func() { stall.Reset(d.importer.opts.StallTimeout) }}
+	stall.Stop()
+	body := &watchedBody{reader: response.Body, total: response.ContentLength, progress: d.progress, stall: stall, patience: d.importer.opts.StallTimeout}
 	writer := &diskfile.SparseWriter{File: file, Limit: d.limit()}
 	err = d.importer.unpack(ctx, body, writer)
 	switch {
@@ -180,21 +181,24 @@ func statusError(response *http.Response) error {
 	return fmt.Errorf("the server answers %s: %w", response.Status, images.ErrInvalid)
 }
 
-// watchedBody counts what arrives, and remembers an error of the transfer apart from those of unpacking.
+// watchedBody counts what arrives, ends a transfer that stands still, and remembers an error of it apart from those of unpacking.
 type watchedBody struct {
 	reader      io.Reader
 	read, total int64
 	progress    func(done, total int64)
-	arrived     func()
-	err         error
+	// stall runs only while a byte is waited for: unpacking may take its time.
+	stall    *time.Timer
+	patience time.Duration
+	err      error
 }
 
 // Read implements io.Reader.
 func (w *watchedBody) Read(p []byte) (int, error) {
+	w.stall.Reset(w.patience)
 	n, err := w.reader.Read(p)
+	w.stall.Stop()
 	if n > 0 {
 		w.read += int64(n)
-		w.arrived()
 		w.progress(w.read, w.total)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -250,8 +254,8 @@ func unpackError(err error) error {
 }
 
 // unpackXZ uses the program that every Debian has, with a bound on its memory.
-func (i *Importer) unpackXZ(ctx context.Context, packed io.Reader, writer io.Writer) error {
-	ctx, cancel := context.WithCancel(ctx)
+func (i *Importer) unpackXZ(whole context.Context, packed io.Reader, writer io.Writer) error {
+	ctx, cancel := context.WithCancel(whole)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, i.opts.XZ, "--decompress", "--stdout", "--format=xz", fmt.Sprintf("--memlimit-decompress=%d", unpackMemory)) //nolint:gosec // the operator's program
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
@@ -273,6 +277,8 @@ func (i *Importer) unpackXZ(ctx context.Context, packed io.Reader, writer io.Wri
 	switch {
 	case copyErr != nil:
 		return unpackError(copyErr)
+	case whole.Err() != nil:
+		return context.Cause(whole)
 	case waitErr != nil:
 		return fmt.Errorf("it cannot be unpacked: xz: %s: %w", strings.TrimSpace(said.String()), images.ErrInvalid)
 	}
