@@ -85,6 +85,9 @@ func guestImage(t *testing.T) (dir, image string) {
 func machineYAML(t *testing.T, name, script, volumes string, more ...string) *kubevirtv1.VirtualMachine {
 	t.Helper()
 	_, image := guestImage(t)
+	if volumes == "" {
+		volumes = "#"
+	}
 	text := "metadata: {name: " + name + `, namespace: default}
 spec:
   runStrategy: Always
