@@ -108,7 +108,7 @@ func TestFirmwareAndTPM(t *testing.T) {
 	if xml := daemon.Virsh("dumpxml", "default_secure"); !strings.Contains(xml, "OVMF_CODE_4M.ms.fd") || !strings.Contains(xml, "tpm-crb") {
 		t.Errorf("secure is\n%s", xml)
 	}
-	if _, err := os.Stat(filepath.Join(r.dir, "state", "vms", "default", "secure", "nvram.fd")); err != nil {
+	if _, err := os.Stat(filepath.Join(r.dir, "state", "disks", "default", "secure", "firmware.nvram.fd")); err != nil {
 		t.Errorf("the UEFI variables: %v", err)
 	}
 	// The state of a persistent TPM outlives power cycles and the VM: without it nobody can read a disk that it sealed.
