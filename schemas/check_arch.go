@@ -63,8 +63,11 @@ func (c *checker) checkForeignFeatures(spec *kubevirtv1.VirtualMachineInstanceSp
 		name string
 		set  bool
 	}{
-		{"hyperv", features.Hyperv != nil}, {"hypervPassthrough", features.HypervPassthrough != nil && isTrueOr(features.HypervPassthrough.Enabled, true)},
-		{"smm", enabled(features.SMM)}, {"pvspinlock", enabled(features.Pvspinlock)}, {"apic", features.APIC != nil && isTrueOr(features.APIC.Enabled, true)},
+		{"hyperv", features.Hyperv != nil},
+		{"hypervPassthrough", features.HypervPassthrough != nil && isTrueOr(features.HypervPassthrough.Enabled, true)},
+		{"smm", enabled(features.SMM)},
+		{"pvspinlock", enabled(features.Pvspinlock)},
+		{"apic", features.APIC != nil && isTrueOr(features.APIC.Enabled, true)},
 		{"acpi", spec.Architecture == archS390X && isTrueOr(features.ACPI.Enabled, false)},
 	} {
 		if feature.set {

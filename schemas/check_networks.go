@@ -192,10 +192,14 @@ func (c *checker) checkBinding(iface *kubevirtv1.Interface, network *kubevirtv1.
 		set            bool
 		onPod, onOther bool
 	}{
-		{"bridge", iface.Bridge != nil, true, true}, {"masquerade", iface.Masquerade != nil, true, false},
-		{"sriov", iface.SRIOV != nil, false, true}, {"passtBinding", iface.PasstBinding != nil, true, false},
-		{"binding", iface.Binding != nil, true, true}, {"slirp", iface.DeprecatedSlirp != nil, true, false},
-		{"macvtap", iface.DeprecatedMacvtap != nil, false, true}, {"passt", iface.DeprecatedPasst != nil, true, false},
+		{"bridge", iface.Bridge != nil, true, true},
+		{"masquerade", iface.Masquerade != nil, true, false},
+		{"sriov", iface.SRIOV != nil, false, true},
+		{"passtBinding", iface.PasstBinding != nil, true, false},
+		{"binding", iface.Binding != nil, true, true},
+		{"slirp", iface.DeprecatedSlirp != nil, true, false},
+		{"macvtap", iface.DeprecatedMacvtap != nil, false, true},
+		{"passt", iface.DeprecatedPasst != nil, true, false},
 	} {
 		if binding.set {
 			bindings++
