@@ -13,8 +13,8 @@ import (
 // networkProblem says why s is not the name of a network or an interface; "" when it is. KubeVirt takes more
 // characters here than for volumes.
 func networkProblem(s string) string {
-	if len(s) > 63 {
-		return fmt.Sprintf("the name is %d characters long, at most 63 are allowed", len(s))
+	if len(s) > 253 {
+		return fmt.Sprintf("the name is %d characters long, at most 253 are allowed", len(s))
 	}
 	for _, r := range s {
 		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' {
