@@ -37,8 +37,8 @@ func (c *checker) checkArchitecture(spec *kubevirtv1.VirtualMachineInstanceSpec)
 		if model := spec.Domain.CPU.Model; model != "" && model != kubevirtv1.CPUModeHostPassthrough {
 			c.fail(c.in("domain", "cpu", "model"), "host-passthrough is the only CPU model on arm64", "leave it out")
 		}
-		if spec.Domain.CPU.Threads > 1 {
-			c.fail(c.in("domain", "cpu", "threads"), "cores have one thread on arm64", "write 1, or leave it out")
+		if cpu := spec.Domain.CPU; cpu.DedicatedCPUPlacement && cpu.Threads > 1 {
+			c.fail(c.in("domain", "cpu", "threads"), "the host's cores have one thread on arm64", "write 1, or leave it out")
 		}
 	} else {
 		c.checkMainframe(devices)
