@@ -60,11 +60,11 @@ lint: setup ## Check layers, style, shell scripts and that generated code is fre
 	@hack/lint.sh
 
 .PHONY: generate
-generate: setup ## Generate the code of the agent's API
+generate: setup ## Generate the code of the agent's API, docs/support.md and docs/schemas
 	@hack/generate.sh
 
 .PHONY: generate-check
-generate-check: setup ## Fail when generated code is stale
+generate-check: setup ## Fail when what is generated is stale
 	@hack/generate.sh check
 
 .PHONY: clean

@@ -31,8 +31,6 @@ type checker struct {
 	claims  []claim
 	// wrong are the paths that had mistakes when the object was read, and those that misspelt fields were meant to be.
 	wrong []string
-	// instancetype says that an instance type sizes the machine, so that the manifest need not.
-	instancetype bool
 }
 
 // newChecker is for a document that was decoded and not checked yet.

@@ -61,7 +61,7 @@ func (c *checker) noMemory() {
 			return
 		}
 	}
-	if !c.misread(c.in("domain", "resources")) && !c.misread(c.in("domain", "memory", "hugepages")) && !c.instancetype {
+	if !c.misread(c.in("domain", "resources")) && !c.misread(c.in("domain", "memory", "hugepages")) {
 		c.fail(c.in("domain", "memory", "guest"), "no memory", "say how much the guest has, such as 1Gi")
 	}
 }

@@ -22,7 +22,6 @@ func (c *checker) checkVirtualMachine(kind string, vm *kubevirtv1.VirtualMachine
 	if kind == KindVirtualMachineInstance {
 		return
 	}
-	c.instancetype = vm.Spec.Instancetype != nil
 	template := vm.Spec.Template
 	c.checkLabels(at("spec", "template", "metadata"), template.ObjectMeta.Labels, template.ObjectMeta.Annotations)
 	if vm.Spec.UpdateVolumesStrategy != nil {

@@ -45,10 +45,10 @@ func (c *checker) checkVolumes(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 				c.checkSize(c.in("volumes", i, "emptyDisk", "capacity"), capacity, "disk space")
 			}
 		case volume.CloudInitNoCloud != nil:
-			c.checkCloudInit(i, volume.Name, "cloudInitNoCloud", volume.CloudInitNoCloud)
+			c.checkCloudInit(i, "cloudInitNoCloud", volume.CloudInitNoCloud)
 		case volume.CloudInitConfigDrive != nil:
 			drive := kubevirtv1.CloudInitNoCloudSource(*volume.CloudInitConfigDrive)
-			c.checkCloudInit(i, volume.Name, "cloudInitConfigDrive", &drive)
+			c.checkCloudInit(i, "cloudInitConfigDrive", &drive)
 		case volume.DownwardAPI != nil:
 			c.checkDownwardAPI(i, volume.DownwardAPI)
 		default:
@@ -164,7 +164,7 @@ func (c *checker) checkHostDisk(i int, disk *kubevirtv1.HostDisk, spec *kubevirt
 }
 
 // checkCloudInit checks the data of a cloud-init volume; the two kinds differ in the format of the disk only.
-func (c *checker) checkCloudInit(i int, volume, kind string, source *kubevirtv1.CloudInitNoCloudSource) {
+func (c *checker) checkCloudInit(i int, kind string, source *kubevirtv1.CloudInitNoCloudSource) {
 	in := func(field string) []any { return c.in("volumes", i, kind, field) }
 	user, network := "", ""
 	if source.UserDataSecretRef != nil {
@@ -203,12 +203,6 @@ func (c *checker) checkCloudInit(i int, volume, kind string, source *kubevirtv1.
 		if size > maxCloudInit {
 			c.fail(in(first), fmt.Sprintf("%d bytes long, at most %d are allowed", size, maxCloudInit), "fetch the rest from within the guest")
 		}
-	}
-	if user != "" {
-		c.claimSecret(user, volume, append(in("secretRef"), "name"), false)
-	}
-	if network != "" {
-		c.claimSecret(network, volume, append(in("networkDataSecretRef"), "name"), true)
 	}
 	if source.UserDataSecretRef == nil && source.NetworkDataSecretRef == nil && source.UserData == "" && source.UserDataBase64 == "" && source.NetworkData == "" && source.NetworkDataBase64 == "" {
 		c.fail(c.in("volumes", i, kind), "no data", "add userData, networkData or secretRef")

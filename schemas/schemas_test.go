@@ -35,15 +35,14 @@ func vmi(name, spec string) string {
 
 // TestConformance reads KubeVirt's own examples: each is in order, or refused for exactly what is not carried out.
 func TestConformance(t *testing.T) {
-	refused := map[string][]string{
-		"csmall":                {"kind"},
-		"vmi-replicaset-cirros": {"kind"},
+	refused := map[string][]string{}
+	paths, err := filepath.Glob("testdata/conformance/*.yaml")
+	if err != nil || len(paths) < 20 {
+		t.Fatalf("%d manifests: %v", len(paths), err)
 	}
-	files, err := filepath.Glob("testdata/conformance/*.yaml")
-	if err != nil || len(files) < 20 {
-		t.Fatalf("%d manifests: %v", len(files), err)
-	}
-	for _, path := range files {
+	var files []*schemas.File
+	machines := 0
+	for _, path := range paths {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -60,8 +59,30 @@ func TestConformance(t *testing.T) {
 		if diff := cmp.Diff(refused[name], got); diff != "" {
 			t.Errorf("%s: refused fields differ (-want +got):\n%s", name, diff)
 		}
-		if file.Opaque || len(file.VMs)+len(file.Broken) == 0 && name != "csmall" && name != "vmi-replicaset-cirros" {
-			t.Errorf("%s: opaque=%v, %d machines, %d broken", name, file.Opaque, len(file.VMs), len(file.Broken))
+		if file.Opaque {
+			t.Errorf("%s is opaque", name)
+		}
+		if len(refused[name]) == 0 {
+			files = append(files, file)
+			machines++
+		}
+	}
+	machines += -1 + 2 // an instancetype, and a replica set of three
+	for _, strict := range []bool{false, true} {
+		options := []schemas.Option{schemas.AllowMissing()}
+		if strict {
+			options = nil
+		}
+		desired := schemas.Assemble(files, options...)
+		if n := desired.Diagnostics.Errors(); n > 0 && !strict {
+			t.Errorf("%d errors: %v", n, desired.Diagnostics)
+		}
+		want := machines
+		if strict {
+			want -= 5 // three claims and two devices are elsewhere
+		}
+		if len(desired.VMs) != want {
+			t.Errorf("strict=%v: %d machines, want %d: %v", strict, len(desired.VMs), want, desired.Diagnostics)
 		}
 	}
 }

@@ -1,9 +1,6 @@
 package schemas
 
-import (
-	"strings"
-	"sync"
-)
+import "strings"
 
 // SupportStatus says what gitvirt does with a field that KubeVirt knows.
 type SupportStatus uint8
@@ -68,16 +65,3 @@ func (n *supportNode) below(name string, inherited SupportStatus) (*supportNode,
 	}
 	return child, child.status
 }
-
-// supportTrees are the trees by kind; built at first use and never changed.
-var supportTrees = sync.OnceValue(func() map[string]*supportNode {
-	vm, vmi, plain := &supportNode{}, &supportNode{}, &supportNode{}
-	vm.add(objectSupport(), "")
-	vm.add(VMSupport(), "")
-	vm.add(metadataSupport("spec.template.metadata"), "")
-	vm.add(VMISupport(), "spec.template.spec.")
-	vmi.add(objectSupport(), "")
-	vmi.add(VMISupport(), "spec.")
-	plain.add(objectSupport(), "")
-	return map[string]*supportNode{KindVirtualMachine: vm, KindVirtualMachineInstance: vmi, "": plain}
-})

@@ -59,3 +59,12 @@ func PlannedAssignment(spec *kubevirtv1.VirtualMachineInstanceSpec, selectors ma
 	}
 	return out
 }
+
+// GuestCPUs returns how many vCPUs a guest starts with, and how many of them make a core of the guest.
+func GuestCPUs(spec *kubevirtv1.VirtualMachineInstanceSpec) (vcpus, threads int) {
+	t := topologyOf(spec)
+	return int(min(t.vcpus(), maxThreads)), int(t.threads) //nolint:gosec // bounded
+}
+
+// GuestMemory returns the guest's memory in bytes.
+func GuestMemory(spec *kubevirtv1.VirtualMachineInstanceSpec) uint64 { return memoryOf(spec) }
