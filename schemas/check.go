@@ -188,5 +188,7 @@ func (c *checker) given(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
 			}
 		}
 	}
+	c.checkProbeNumbers("livenessProbe", spec.LivenessProbe)
+	c.checkProbeNumbers("readinessProbe", spec.ReadinessProbe)
 	return short
 }

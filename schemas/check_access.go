@@ -76,6 +76,24 @@ func (c *checker) checkPropagation(spec *kubevirtv1.VirtualMachineInstanceSpec, 
 	}
 }
 
+// checkProbeNumbers checks the numbers of a probe before the defaults take the place of those that are too small.
+func (c *checker) checkProbeNumbers(name string, probe *kubevirtv1.Probe) {
+	if probe == nil {
+		return
+	}
+	for _, number := range []struct {
+		name  string
+		value int32
+	}{
+		{"initialDelaySeconds", probe.InitialDelaySeconds}, {"timeoutSeconds", probe.TimeoutSeconds}, {"periodSeconds", probe.PeriodSeconds},
+		{"successThreshold", probe.SuccessThreshold}, {"failureThreshold", probe.FailureThreshold},
+	} {
+		if number.value < 0 {
+			c.fail(c.in(name, number.name), fmt.Sprintf("%d is negative", number.value), "use a number from 1 on")
+		}
+	}
+}
+
 // checkProbe checks livenessProbe or readinessProbe.
 func (c *checker) checkProbe(spec *kubevirtv1.VirtualMachineInstanceSpec, name string, probe *kubevirtv1.Probe) {
 	if probe == nil {
@@ -90,17 +108,6 @@ func (c *checker) checkProbe(spec *kubevirtv1.VirtualMachineInstanceSpec, name s
 	}
 	if handlers != 1 {
 		c.fail(in(), fmt.Sprintf("%d handlers, a probe has exactly one", handlers), "keep one of guestAgentPing, exec, httpGet and tcpSocket")
-	}
-	for _, number := range []struct {
-		name  string
-		value int32
-	}{
-		{"initialDelaySeconds", probe.InitialDelaySeconds}, {"timeoutSeconds", probe.TimeoutSeconds}, {"periodSeconds", probe.PeriodSeconds},
-		{"successThreshold", probe.SuccessThreshold}, {"failureThreshold", probe.FailureThreshold},
-	} {
-		if number.value < 0 {
-			c.fail(in(number.name), fmt.Sprintf("%d is negative", number.value), "use a number from 1 on")
-		}
 	}
 	if name == "livenessProbe" && probe.SuccessThreshold > 1 {
 		c.fail(in("successThreshold"), "one success shows that a machine is alive", "write 1, or leave it out")

@@ -115,7 +115,7 @@ func labelValueProblem(s string) string {
 		c := s[i]
 		alphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		if !alphanumeric && (i == 0 || i == len(s)-1 || c != '-' && c != '_' && c != '.') {
-			return quoteValue(s) + " is not allowed in labels"
+			return quoteValue(s) + " is not made of letters and digits with -, _ or . between them"
 		}
 	}
 	return ""

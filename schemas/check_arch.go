@@ -14,7 +14,9 @@ const (
 )
 
 // isForeign tells the architectures that are not x86; one that nobody knows counts as x86, and is told once.
-func isForeign(architecture string) bool { return architecture == archARM64 || architecture == archS390X }
+func isForeign(architecture string) bool {
+	return architecture == archARM64 || architecture == archS390X
+}
 
 // checkArchitecture checks what machines other than amd64 do not have. Watchdogs, panic devices, machine types, disk
 // buses and huge pages are checked where they are, for all architectures.

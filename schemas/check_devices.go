@@ -93,16 +93,29 @@ func (c *checker) checkWatchdog(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	}
 }
 
+// panicModel is the model of a panic device: the manifest's, or the one that libvirt takes.
+func panicModel(device *kubevirtv1.PanicDevice, architecture string) kubevirtv1.PanicDeviceModel {
+	switch {
+	case device.Model != nil:
+		return *device.Model
+	case architecture == archARM64:
+		return kubevirtv1.Pvpanic
+	case architecture == archS390X:
+		return ""
+	}
+	return kubevirtv1.Isa
+}
+
 func (c *checker) checkPanicDevices(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	devices := spec.Domain.Devices.PanicDevices
 	for i := range devices {
-		if devices[i].Model == nil {
-			continue
-		}
 		path := func() []any { return c.in("domain", "devices", "panicDevices", i, "model") }
-		model := *devices[i].Model
+		model := panicModel(&devices[i], spec.Architecture)
 		switch spec.Architecture {
 		case archS390X:
+			if model == "" {
+				continue
+			}
 			c.fail(path(), "an s390x machine always tells that it panicked", "remove it")
 		case archARM64:
 			oneOf(c, path, model, kubevirtv1.Pvpanic)
@@ -110,7 +123,7 @@ func (c *checker) checkPanicDevices(spec *kubevirtv1.VirtualMachineInstanceSpec)
 			oneOf(c, path, model, kubevirtv1.Hyperv, kubevirtv1.Isa, kubevirtv1.Pvpanic)
 		}
 		for j := range i {
-			if devices[j].Model != nil && *devices[j].Model == model {
+			if panicModel(&devices[j], spec.Architecture) == model {
 				c.fail(path(), fmt.Sprintf("two panic devices are of the model %s", quoteValue(string(model))), "remove one of them")
 				break
 			}

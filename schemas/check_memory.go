@@ -42,11 +42,11 @@ func (c *checker) checkMemory(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	if !c.wasGiven(path) {
 		path = c.firstGiven(c.in("domain", "resources", "requests", "memory"), c.in("domain", "resources", "limits", "memory"))
 	} else if small {
-		c.fail(c.in("domain", "resources", "requests", key("memory")), fmt.Sprintf("%s of memory is less than 1M", request.String()), fmt.Sprintf("did you mean %sMi?", request.String()))
+		c.fail(c.in("domain", "resources", "requests", key("memory")), fmt.Sprintf("%s of memory is less than 1M", request.String()), inMegabytes(&request))
 	}
 	c.checkSize(path, guest, "memory")
 	if guest.Sign() > 0 && wholeBytes(guest) && guest.CmpInt64(minMemory) < 0 {
-		c.fail(path, fmt.Sprintf("%s of memory is less than 1M", guest.String()), fmt.Sprintf("did you mean %sMi?", guest.String()))
+		c.fail(path, fmt.Sprintf("%s of memory is less than 1M", guest.String()), inMegabytes(guest))
 	}
 	if !limit.IsZero() && guest.Cmp(limit) > 0 {
 		c.fail(path, fmt.Sprintf("%s of memory is more than the limit of %s", guest.String(), limit.String()), "raise the limit or lower the memory")
@@ -123,14 +123,24 @@ func (c *checker) checkSize(path []any, q *resource.Quantity, what string) {
 	case q.Sign() < 0:
 		c.fail(path, fmt.Sprintf("%s is negative", q.String()), "use a size such as 1Gi")
 	case !wholeBytes(q):
-		text, fix := q.String(), "use a size such as 1Gi"
-		if number, ok := strings.CutSuffix(text, "m"); ok {
-			fix = fmt.Sprintf("m means thousandths; did you mean %sM or %sMi?", number, number)
-			if written := locate(c.root, path).Value; strings.HasSuffix(written, "m") {
-				number = strings.TrimSuffix(written, "m")
-				fix = fmt.Sprintf("m means thousandths; did you mean %sM or %sMi?", number, number)
-			}
+		written := q.String()
+		if n, all := locateAll(c.root, path); all && n.Value != "" {
+			written = n.Value
 		}
-		c.fail(path, text+" is not a whole number of bytes", fix)
+		fix := "use a size such as 1Gi"
+		if number, ok := strings.CutSuffix(written, "m"); ok {
+			fix = fmt.Sprintf("m means thousandths; did you mean %sM or %sMi?", number, number)
+		} else if strings.Trim(written, "0123456789.") == "" {
+			fix = fmt.Sprintf("did you mean %sGi?", written)
+		}
+		c.fail(path, written+" is not a whole number of bytes", fix)
 	}
+}
+
+// inMegabytes says what a number that is too small to be memory was probably meant to be.
+func inMegabytes(q *resource.Quantity) string {
+	if number := q.String(); strings.Trim(number, "0123456789") == "" {
+		return fmt.Sprintf("did you mean %sMi?", number)
+	}
+	return "use a size such as 1Gi"
 }

@@ -2,6 +2,7 @@ package schemas
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -162,6 +163,8 @@ func (c *checker) checkAddresses(devices *kubevirtv1.Devices) {
 			this.order = *order
 			if *order < 1 {
 				c.fail(c.in("domain", "devices", list, i, "bootOrder"), "must be at least 1", "begin with 1")
+			} else if *order > math.MaxInt32 {
+				c.fail(c.in("domain", "devices", list, i, "bootOrder"), fmt.Sprintf("%d is more than libvirt counts", *order), "begin with 1")
 			}
 		}
 		if address != "" {

@@ -9,8 +9,15 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
+// maxDomainName bounds the name of a libvirt domain, which is NAMESPACE_NAME: libvirt makes files of it that end in
+// up to eight more characters (.xml.new), and a file has 255.
+const maxDomainName = 255 - len(".xml.new")
+
 // checkVirtualMachine checks what a VirtualMachine has around the spec of its instance.
 func (c *checker) checkVirtualMachine(kind string, vm *kubevirtv1.VirtualMachine) {
+	if length := len(c.address.Namespace) + len("_") + len(c.address.Name); length > maxDomainName {
+		c.fail(at("metadata", "name"), fmt.Sprintf("namespace and name are %d characters too long for the files that libvirt makes", length-maxDomainName), "shorten the name")
+	}
 	c.checkLabels(at("metadata"), vm.Labels, vm.Annotations)
 	if kind == KindVirtualMachineInstance {
 		return
@@ -60,17 +67,16 @@ func (c *checker) checkDataVolumeTemplate(vm *kubevirtv1.VirtualMachine, i int) 
 // checkLabels checks labels and the names of annotations as the API server of Kubernetes does.
 func (c *checker) checkLabels(metadata []any, labels, annotations map[string]string) {
 	for name, value := range labels {
-		problem := labelKeyProblem(name)
-		if problem == "" {
-			problem = labelValueProblem(value)
-		}
-		if problem != "" {
-			c.fail(slices.Concat(metadata, at("labels", key(name))), problem, "use up to 63 letters, digits, dashes, dots and underscores, and a domain before a slash if need be")
+		path := func() []any { return slices.Concat(metadata, at("labels", key(name))) }
+		if problem := labelKeyProblem(name); problem != "" {
+			c.fail(path(), problem, "write it as app or example.com/app")
+		} else if problem := labelValueProblem(value); problem != "" {
+			c.fail(path(), problem, "shorten or change the value, or make it an annotation")
 		}
 	}
 	for name := range annotations {
 		if problem := labelKeyProblem(name); problem != "" {
-			c.fail(slices.Concat(metadata, at("annotations", key(name))), problem, "use up to 63 letters, digits, dashes, dots and underscores, and a domain before a slash if need be")
+			c.fail(slices.Concat(metadata, at("annotations", key(name))), problem, "write it as app or example.com/app")
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (c *checker) checkUnique(what string, n int, name func(int) string, wrong f
 			c.fail(c.in(append(path, i, "name")...), "no name", "give it a name")
 			continue
 		}
-		if problem := wrong(name(i)); problem != "" {
+		if problem := wrong(name(i)); problem != "" && c.wasGiven(c.in(append(path, i)...)) { // not a disk that is named after a volume
 			c.fail(c.in(append(path, i, "name")...), problem, "use lower case letters, digits and dashes")
 		}
 		for j := range i {

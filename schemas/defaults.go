@@ -39,7 +39,6 @@ func applyDefaults(vm *kubevirtv1.VirtualMachine) {
 	defaultHyperv(&spec.Domain)
 	defaultBuses(spec)
 	defaultWatchdog(spec)
-	defaultPanicModels(spec)
 }
 
 // defaultMachineType takes the board that KubeVirt takes on each architecture.
@@ -106,25 +105,6 @@ func defaultWatchdog(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	}
 	if watchdog.Diag288 != nil && watchdog.Diag288.Action == "" {
 		watchdog.Diag288.Action = kubevirtv1.WatchdogActionReset
-	}
-}
-
-// defaultPanicModels names the model that libvirt would choose, so that it is known what is compared.
-func defaultPanicModels(spec *kubevirtv1.VirtualMachineInstanceSpec) {
-	var model kubevirtv1.PanicDeviceModel
-	switch spec.Architecture {
-	case archAMD64:
-		model = kubevirtv1.Isa
-	case archARM64:
-		model = kubevirtv1.Pvpanic
-	default:
-		return
-	}
-	devices := spec.Domain.Devices.PanicDevices
-	for i := range devices {
-		if devices[i].Model == nil {
-			devices[i].Model = &model
-		}
 	}
 }
 
