@@ -125,7 +125,7 @@ func (a *assembly) checkShared() {
 		}
 	}
 	for k, all := range users {
-		if len(all) < 2 || !slices.ContainsFunc(all, func(u user) bool { return !u.reference.readOnly && !u.entry.vm.Claims[u.reference.use].Shared }) {
+		if len(all) < 2 || !slices.ContainsFunc(all, func(u user) bool { return !u.reference.shared && !u.entry.vm.Claims[u.reference.use].Shared }) {
 			continue
 		}
 		for i, u := range all {
@@ -136,7 +136,7 @@ func (a *assembly) checkShared() {
 			u.entry.broken = true
 			a.fail(u.reference.position, u.entry.address, u.reference.path,
 				fmt.Sprintf("%s uses the claim %s too, at %s", other.entry.address, quoteValue(k.name), other.reference.position),
-				"give each machine its own claim, or use accessModes: [ReadWriteMany] with disks that take part")
+				"give each machine its own claim, make every disk of it shareable or read-only, or use accessModes: [ReadWriteMany]")
 		}
 	}
 }
