@@ -20,7 +20,7 @@ import (
 func startable() []string {
 	return []string{
 		"boot-orders", "cdrom-empty", "dev-client", "dev-downward", "dev-tpm-persistent", "disk-blocksize-discard", "disk-mixed",
-		"fs-configmap", "fw-acpi-msdm", "fw-acpi-slic", "fw-efi-secure", "fw-kernel", "iothreads-pool", "mem-max-virtio", "start-paused",
+		"fs-configmap", "fw-acpi-msdm", "fw-acpi-slic", "fw-efi-secure", "fw-kernel", "iothreads-pool", "mem-max-virtio", "net-cidr", "start-paused",
 	}
 }
 
