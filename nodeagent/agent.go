@@ -3,8 +3,9 @@
 // touches no domain that does not carry it.
 //
 // The parts: api (the gRPC service), domainxml (rendering, pure), hypervisor (libvirt behind one interface), disks,
-// images, imports, cloudinit and guestfiles (what a VM's volumes are made of), guestmetrics (figures for guests), emulation
-// (whether KVM really works).
+// images, imports, cloudinit and guestfiles (what a VM's volumes are made of), hostdevices and cpus (what only one VM can
+// have), capabilities (what a host can do at all), guestagent and probes (what is done in a running guest), guestmetrics
+// (figures for guests), emulation (whether KVM really works).
 package nodeagent
 
 import (
@@ -22,6 +23,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/nodeagent/probes"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -36,6 +38,8 @@ type Config struct {
 	// Resync is how often every domain is read again although no event asked for it: libvirt sends none for a
 	// definition that is edited. 0 means 5 s.
 	Resync time.Duration
+	// Clock is the time of probes and of what is tried again in guests; nil means the real one.
+	Clock probes.Clock
 	// Describe fills in what GetNode answers about the host; nil leaves it empty.
 	Describe func(ctx context.Context, node *api.Node)
 	Logger   *slog.Logger
@@ -49,6 +53,9 @@ type Agent struct {
 	records    *records
 	view       *view
 	locks      *locks
+	clock      probes.Clock
+	hosts      *hostShare
+	secrets    *credentialFiles
 	// failedReads belongs to the goroutine of Run.
 	failedReads int
 }
@@ -64,6 +71,9 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
+	if config.Clock == nil {
+		config.Clock = probes.SystemClock{}
+	}
 	machines := filepath.Join(config.StateDir, "vms")
 	if err := os.MkdirAll(machines, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
 		return nil, fmt.Errorf("making the state directory: %w", err)
@@ -73,13 +83,17 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 		return nil, err
 	}
 	a := &Agent{
-		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(),
+		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(), clock: config.Clock,
 		view: newView("the agent has not read the host yet"),
 	}
 	settings := settings{}
 	for _, option := range options {
 		option(&settings)
 	}
+	if a.hosts, err = newHostShare(settings); err != nil {
+		return nil, err
+	}
+	a.secrets = &credentialFiles{dir: machines}
 	if a.volumes, err = openVolumes(config.StateDir, settings); err != nil {
 		return nil, err
 	}
@@ -101,6 +115,7 @@ func (a *Agent) Run(ctx context.Context) {
 	var followers sync.WaitGroup
 	followers.Go(func() { a.hypervisor.Events(ctx, inbox.add) })
 	followers.Go(func() { a.followAddresses(ctx) })
+	followers.Go(func() { a.followGuests(ctx) })
 	followers.Go(func() { a.followMetrics(ctx) })
 	defer followers.Wait()
 	resync := time.NewTicker(a.config.Resync)
@@ -218,7 +233,7 @@ func settled(now *seen) (record domainxml.Record, needed bool) {
 	switch {
 	case active && (!record.Ran || record.Stop != ""):
 		record.Ran, record.Stop = true, ""
-	case !active && record.Ran && reason != hypervisor.StopUnknown && record.Stop != string(reason):
+	case !active && record.Ran && reason != hypervisor.StopUnknown && record.Stop != string(reason) && !killed(reason, &record):
 		record.Stop = string(reason)
 	default:
 		return record, false

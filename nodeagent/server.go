@@ -10,8 +10,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/capabilities"
+	"github.com/gitvirt/gitvirt/nodeagent/cpus"
 	"github.com/gitvirt/gitvirt/nodeagent/disks"
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
+	"github.com/gitvirt/gitvirt/nodeagent/hostdevices"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/images"
 	"github.com/gitvirt/gitvirt/nodeagent/imports"
@@ -68,13 +71,11 @@ func (s *Server) send(stream api.Agent_WatchServer, next update) error {
 	}
 	for _, name := range next.names {
 		event := &api.WatchEvent{Event: &api.WatchEvent_Gone{Gone: name}}
-		if now := next.domains[name]; now != nil {
-			switch message := now.message.(type) {
-			case *api.Domain:
-				event.Event = &api.WatchEvent_Domain{Domain: message}
-			case *api.Foreign:
-				event.Event = &api.WatchEvent_Foreign{Foreign: message}
-			}
+		switch message := next.message(name).(type) {
+		case *api.Domain:
+			event.Event = &api.WatchEvent_Domain{Domain: message}
+		case *api.Foreign:
+			event.Event = &api.WatchEvent_Foreign{Foreign: message}
 		}
 		if err := stream.Send(event); err != nil {
 			return err
@@ -130,7 +131,8 @@ func statusOf(err error) error {
 	case errors.Is(err, ErrInvalid), errors.Is(err, imports.ErrRefused), errors.Is(err, hypervisor.ErrInvalid), errors.Is(err, hypervisor.ErrConflict):
 		code = codes.InvalidArgument
 	case errors.Is(err, disks.ErrShrink), errors.Is(err, disks.ErrForbidden), errors.Is(err, diskfile.ErrForeignData),
-		errors.Is(err, images.ErrInvalid), errors.Is(err, images.ErrTooLarge):
+		errors.Is(err, images.ErrInvalid), errors.Is(err, images.ErrTooLarge),
+		errors.Is(err, capabilities.ErrMissing), errors.Is(err, hostdevices.ErrUnavailable), errors.Is(err, cpus.ErrTooFew):
 		code = codes.FailedPrecondition
 	case errors.Is(err, diskfile.ErrNoSpace):
 		code = codes.ResourceExhausted

@@ -29,6 +29,8 @@ import (
 type settings struct {
 	insecureRegistries []string
 	hostDiskRoots      []string
+	reservedCPUs       string
+	hostRoot           string
 }
 
 // Option adjusts an Agent.

@@ -64,12 +64,14 @@ func (c *cli) render(desired *schemas.Desired, names []string, stateDir, domainT
 		}
 		found++
 		volumes := files.Volumes(vm)
-		domain, err := domainxml.Render(vm.Address, vm.Spec(), files.Host(vm.Address, vm.Spec(), domainType), volumes)
-		if err != nil {
-			return err
-		}
-		document, err := domainxml.Marshal(domain, &domainxml.Record{
-			Address: vm.Address, Fleet: desired.Fleet.Name, Source: vm.Position.Short(), Hash: vm.Hash, Spec: vm.Record, Volumes: volumes,
+		host := files.Host(vm.Address, vm.Spec(), domainType)
+		host.Assignment = domainxml.PlannedAssignment(vm.Spec(), vm.HostDevices)
+		document, err := domainxml.Render(domainxml.Machine{
+			Address: vm.Address, Spec: vm.Spec(), Host: host, Volumes: volumes,
+			Record: &domainxml.Record{
+				Address: vm.Address, Fleet: desired.Fleet.Name, Source: vm.Position.Short(), Hash: vm.Hash, Spec: vm.Record, Volumes: volumes,
+				Assignment: host.Assignment,
+			},
 		})
 		if err != nil {
 			return err
