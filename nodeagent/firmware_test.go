@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/crane"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
@@ -78,6 +80,23 @@ func specOf(t *testing.T, text string) func(*kubevirtv1.VirtualMachineInstanceSp
 		if err := json.Unmarshal([]byte(text), s); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestPinnedOnRealHost defines and starts a VM with CPUs of its own, where the host has more than the one core that stays
+// with it.
+func TestPinnedOnRealHost(t *testing.T) {
+	r, daemon := newRealRig(t)
+	pinned := vm{name: "pinned", change: specOf(t, `{"domain": {"memory": {"guest": "64Mi"}, "cpu": {"cores": 1, "dedicatedCpuPlacement": true}, "devices": {}}}`)}
+	if err := r.execute(r.request(pinned, "on")); err != nil {
+		if status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), "free cores are left") {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	r.eventually("pinned", "running without drift", func(d *api.Domain) bool { return d.GetState() == "running" && len(d.GetDrift()) == 0 })
+	if pin := daemon.Virsh("vcpupin", "default_pinned"); strings.Contains(pin, "-") || strings.Contains(pin, ",") {
+		t.Errorf("the vCPU is not on one CPU: %s", pin)
 	}
 }
 
