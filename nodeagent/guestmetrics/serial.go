@@ -40,7 +40,10 @@ func (s Server) Serve(ctx context.Context) error {
 		interval = time.Second
 	}
 	connection, err := dial(ctx, s.Socket)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil
+	case err != nil:
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
