@@ -349,6 +349,9 @@ func TestHostileInput(t *testing.T) {
 		{"many volumes", vmi("x", "  domain: {memory: {guest: 1Gi}}\n  volumes:\n"+strings.Repeat("  - {name: a, emptyDisk: {capacity: 1}}\n", 20_000))},
 		{"many documents", strings.Repeat("---\nkind: x\n", 20_000)},
 		{"a long name", vmi(strings.Repeat("a", 1<<20), "  domain: {}\n")},
+		{"a set of large machines", "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: x}\nspec:\n  replicas: 1000\n  selector: {}\n  template:\n" +
+			"    metadata:\n      annotations:\n" + largeAnnotations(20_000) + "    spec: {domain: {memory: {guest: 1Gi}}}\n"},
+		{"many sets", strings.Repeat("---\napiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: x}\nspec:\n  replicas: 1000\n  selector: {}\n  template: {spec: {domain: {memory: {guest: 1Gi}}}}\n", 500)},
 		{"a long field", vmi("x", "  "+strings.Repeat("a", 1<<16)+": 1\n")},
 	} {
 		start := time.Now()
@@ -363,6 +366,14 @@ func TestHostileInput(t *testing.T) {
 		}
 		t.Logf("%s: %v, %d diagnostics", test.reason, time.Since(start), len(file.Diagnostics))
 	}
+}
+
+func largeAnnotations(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "        key-%d: value\n", i)
+	}
+	return b.String()
 }
 
 func unknownFields(n int) string {
