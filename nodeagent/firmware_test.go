@@ -127,10 +127,10 @@ func TestFirmwareAndTPM(t *testing.T) {
 	if xml := daemon.Virsh("dumpxml", "default_secure"); !strings.Contains(xml, "OVMF_CODE_4M.ms.fd") || !strings.Contains(xml, "tpm-crb") {
 		t.Errorf("secure is\n%s", xml)
 	}
-	if _, err := os.Stat(filepath.Join(r.dir, "state", "vms", "default", "secure", "nvram.fd")); err != nil {
+	if _, err := os.Stat(filepath.Join(r.dir, "state", "disks", "default", "secure", "firmware.nvram.fd")); err != nil {
 		t.Errorf("the UEFI variables: %v", err)
 	}
-	// The state of a persistent TPM outlives a power cycle and goes with the VM.
+	// The state of a persistent TPM outlives power cycles and the VM: without it nobody can read a disk that it sealed.
 	state := filepath.Join(daemon.Dir, "lib", "swtpm", r.domain("secure").GetUuid())
 	daemon.Virsh("destroy", "default_secure")
 	if _, err := os.Stat(state); err != nil {
@@ -138,8 +138,8 @@ func TestFirmwareAndTPM(t *testing.T) {
 	}
 	r.eventually("secure", "off", func(d *api.Domain) bool { return d.GetState() == "stopped" })
 	r.must(&api.ExecuteRequest{Address: "VirtualMachine/default/secure", Domain: "default_secure", Precondition: r.domain("secure").GetFingerprint(), Destroy: true})
-	if _, err := os.Stat(state); err == nil {
-		t.Error("the TPM's state is left behind")
+	if _, err := os.Stat(state); err != nil {
+		t.Errorf("the TPM's state after the VM is gone: %v", err)
 	}
 	var console []byte
 	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {

@@ -34,6 +34,12 @@ func Parse(name string, content []byte) *File {
 // unreadable reports a part of the file that names nobody knows what.
 func (f *File) unreadable(at Position, message, fix string) {
 	f.Opaque = true
+	if len(f.Diagnostics) > maxDiagnostics {
+		return
+	}
+	if len(f.Diagnostics) == maxDiagnostics {
+		message, fix = "there are more mistakes in this file than are listed", "mend these first"
+	}
 	f.Diagnostics = append(f.Diagnostics, Diagnostic{Position: at, Severity: SeverityError, Message: message, Fix: fix})
 }
 
@@ -90,9 +96,9 @@ func isMarker(line []byte, marker string) bool {
 
 // parseYAML reads one YAML document.
 func parseYAML(file *File, p part) {
-	budget := budgetFor(len(p.text))
+	from := &source{text: p.text, line: p.line}
 	if root, ok := quickYAML(p.text); ok {
-		readObject(&document{file: file, root: root, line: p.line, budget: &budget}, "")
+		from.read(file, root)
 		return
 	}
 	if at, message, fix := badText(p.text); message != "" {
@@ -103,14 +109,17 @@ func parseYAML(file *File, p part) {
 	}
 	var root yaml.Node
 	if err := yaml.Unmarshal(p.text, &root); err != nil {
+		if len(file.Diagnostics) > maxDiagnostics { // finding the place is for those that are told
+			file.Opaque = true
+			return
+		}
 		line, column, message, fix := explainYAML(p.text, err)
 		file.unreadable(Position{File: file.Path, Line: p.line + line, Column: column}, message, fix)
 		return
 	}
-	if len(root.Content) == 0 {
-		return
+	if len(root.Content) > 0 {
+		from.read(file, root.Content[0])
 	}
-	readObject(&document{file: file, root: root.Content[0], line: p.line, budget: &budget}, "")
 }
 
 // budgetFor is what reading a text of so many bytes may cost: far more than it can without aliases, and little

@@ -46,7 +46,7 @@ func PlannedAssignment(spec *kubevirtv1.VirtualMachineInstanceSpec, selectors ma
 	if cpu == nil || !cpu.DedicatedCPUPlacement {
 		return out
 	}
-	cpus := int(min(topologyOf(spec).vcpus(), maxThreads)) //nolint:gosec // bounded
+	cpus := int(min(topologyOf(spec).vcpus(), maxThreads))
 	out.CPUs = &CPUPlacement{VCPUs: make([]int, cpus)}
 	for i := range out.CPUs.VCPUs {
 		out.CPUs.VCPUs[i] = i

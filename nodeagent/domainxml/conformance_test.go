@@ -23,6 +23,23 @@ type example struct {
 	name, manifest string
 	want           facts
 	vm             *schemas.VM
+	// block says that claims are block devices.
+	block bool
+}
+
+// machine puts the VM on a host that has everything.
+func (e example) machine() domainxml.Machine {
+	machine := machineOf(e.vm)
+	for i := range machine.Volumes {
+		switch volume := &machine.Volumes[i]; {
+		case !e.block:
+		case volume.Kind == "persistentVolumeClaim" || volume.Kind == "dataVolume":
+			volume.Path, volume.Block = "/dev/"+volume.Name, true
+		case volume.Kind == "ephemeral":
+			volume.Backing = "/dev/" + volume.Name
+		}
+	}
+	return machine
 }
 
 // difference is a fact in which gitvirt's domain of an example is not KubeVirt's.
@@ -36,12 +53,14 @@ func differences() []difference {
 		cells     = "libvirt plugs memory only into a guest that has a NUMA cell"
 		queues    = "QEMU's user-mode network has one queue and starts with no more"
 		tablet    = "KubeVirt forgets autoattachInputDevice of a VirtualMachineInstance"
+		lun       = "libvirt passes no LUN through on SATA"
 		noContext = "KubeVirt writes it once its controller has chosen a number; libvirt chooses one itself"
 	)
 	out := []difference{
 		{"clock-timers-off", "clock@offset", "libvirt's schema refuses a clock without an offset and takes it for UTC"},
 		{"cpu-6", "cpu/feature[apic]", "KubeVirt leaves the policy out, which is libvirt's default and which its schema refuses"},
-		{"lun-nobus", "disk[1]/target@bus", "libvirt passes no LUN through on SATA"},
+		{"lun-nobus", "disk[1]/target@bus", lun},
+		{"lun-nobus on a block device", "disk[1]/target@bus", lun},
 		{"dev-vsock", "devices/vsock/virtio-non-transitional", noContext},
 		{"arch-s390x-devs", "devices/input/tablet/virtio", tablet},
 		{"dev-input-auto", "devices/input/tablet/usb", tablet},
@@ -86,6 +105,11 @@ func corpus(t testing.TB) []example {
 		want := maps.Clone(base)
 		want.read(files[name+".facts"])
 		out = append(out, example{name: name, manifest: files[file], want: want, vm: decode(t, files[file])})
+		if of, ok := files[name+".block.facts"]; ok {
+			want := maps.Clone(base)
+			want.read(of)
+			out = append(out, example{name: name + " on a block device", manifest: files[file], want: want, vm: decode(t, files[file]), block: true})
+		}
 	}
 	return out
 }
@@ -175,15 +199,20 @@ func decode(t testing.TB, manifest string) *schemas.VM {
 
 // machineOf puts a VM on a host that has everything.
 func machineOf(vm *schemas.VM) domainxml.Machine {
-	usb := map[string]schemas.HostDeviceSelector{}
+	selectors := map[string]schemas.HostDeviceSelector{}
 	for _, device := range vm.Spec().Domain.Devices.HostDevices {
 		if strings.HasPrefix(device.DeviceName, "kubevirt.io/") {
-			usb[device.Name] = schemas.HostDeviceSelector{USB: []kubevirtv1.USBSelector{{Vendor: "1", Product: "2"}}}
+			selectors[device.Name] = schemas.HostDeviceSelector{USB: []kubevirtv1.USBSelector{{Vendor: "1", Product: "2"}}}
+		}
+	}
+	for _, gpu := range vm.Spec().Domain.Devices.GPUs {
+		if strings.HasPrefix(gpu.DeviceName, "nvidia.com/GRID") {
+			selectors[gpu.Name] = schemas.HostDeviceSelector{Mediated: []string{"GRID"}}
 		}
 	}
 	placed := host
 	placed.DomainType = "kvm"
-	placed.Assignment = domainxml.PlannedAssignment(vm.Spec(), usb)
+	placed.Assignment = domainxml.PlannedAssignment(vm.Spec(), selectors)
 	record := recordOf(vm)
 	record.Assignment = placed.Assignment
 	return domainxml.Machine{Address: vm.Address, Spec: vm.Spec(), Host: placed, Volumes: record.Volumes, Record: record}
@@ -192,7 +221,7 @@ func machineOf(vm *schemas.VM) domainxml.Machine {
 func TestHardwareIsKubeVirts(t *testing.T) {
 	used, known := map[int]bool{}, differences()
 	for _, example := range append(examples(t), corpus(t)...) {
-		document, err := domainxml.Render(machineOf(example.vm))
+		document, err := domainxml.Render(example.machine())
 		if err != nil {
 			t.Errorf("%s: %v", example.name, err)
 			continue

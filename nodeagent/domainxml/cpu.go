@@ -32,10 +32,12 @@ func topologyOf(spec *kubevirtv1.VirtualMachineInstanceSpec) topology {
 		return out
 	}
 	resources := spec.Domain.Resources
-	if limit := resources.Limits.Cpu(); !limit.IsZero() {
-		out.sockets = uint32(limit.Value()) //nolint:gosec // validated: a few thousand at most
-	} else if request := resources.Requests.Cpu(); !request.IsZero() {
-		out.sockets = uint32(request.Value()) //nolint:gosec // validated: a few thousand at most
+	cpus := resources.Limits.Cpu()
+	if cpus.IsZero() {
+		cpus = resources.Requests.Cpu()
+	}
+	if !cpus.IsZero() {
+		out.sockets = uint32(min(max(cpus.Value(), 1), maxThreads+1)) //nolint:gosec // bounded; too many are refused
 	}
 	return out
 }
@@ -167,7 +169,7 @@ func realtimeMask(mask string, vcpus int) (string, error) {
 		if err != nil || to < from {
 			return "", fmt.Errorf("cpu.realtime.mask %q: %q is no range of vCPUs, such as 0-3", mask, part)
 		}
-		for vcpu := from; vcpu <= to && vcpu < uint64(vcpus); vcpu++ {
+		for vcpu := from; vcpu <= to && vcpu < uint64(len(in)); vcpu++ {
 			in[vcpu] = !excluded
 		}
 	}

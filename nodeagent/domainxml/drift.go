@@ -255,6 +255,8 @@ func defaulted(path, name, value string) bool {
 		return value == "no"
 	case path == "clock" && name == "adjustment":
 		return value == "reset"
+	case name == "tray":
+		return value == "closed"
 	}
 	return false
 }

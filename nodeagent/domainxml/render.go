@@ -210,8 +210,9 @@ const maxThreads = 4096
 
 // check refuses numbers that would make a document of any size.
 func (r *renderer) check() error {
-	if count := r.topology.most(); count > maxThreads {
-		return fmt.Errorf("%d vCPUs are more than the %d that any machine has", count, maxThreads)
+	t := r.topology // one that is too large may overflow when it is multiplied
+	if count := r.topology.most(); count > maxThreads || max(t.sockets, t.maxSockets, t.cores, t.threads) > maxThreads {
+		return fmt.Errorf("cpu: the topology makes more than the %d vCPUs that any machine has", maxThreads)
 	}
 	r.threads = ioThreadsOf(r.spec)
 	if r.threads.count > maxThreads {

@@ -50,9 +50,7 @@ var host = domainxml.Host{DomainType: "qemu", ConsoleLog: "/vms/console.log", NV
 
 func render(t testing.TB, vm *schemas.VM) string {
 	t.Helper()
-	document, err := domainxml.Render(domainxml.Machine{
-		Address: vm.Address, Spec: vm.Spec(), Host: host, Volumes: volumesOf(vm), Record: recordOf(vm),
-	})
+	document, err := domainxml.Render(machineOf(vm))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,11 +111,10 @@ func TestRenderGolden(t *testing.T) {
 
 func TestRecordRoundTrip(t *testing.T) {
 	for _, vm := range vms(t) {
-		want := recordOf(vm)
+		machine := machineOf(vm)
+		want := machine.Record
 		want.Ran, want.Stop = true, "crashed"
-		document, err := domainxml.Render(domainxml.Machine{
-			Address: vm.Address, Spec: vm.Spec(), Host: host, Volumes: want.Volumes, Record: want,
-		})
+		document, err := domainxml.Render(machine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,12 +279,4 @@ func FuzzCompare(f *testing.F) {
 		_, _ = domainxml.ParseRecord(document)
 		_ = domainxml.MACs(document)
 	})
-}
-
-func BenchmarkRender(b *testing.B) {
-	vm := vms(b)[0]
-	b.ReportAllocs()
-	for b.Loop() {
-		render(b, vm)
-	}
 }

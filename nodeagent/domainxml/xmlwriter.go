@@ -79,6 +79,10 @@ func (w *xmlWriter) value(value, element, attribute string) {
 	done := 0
 	for i := 0; i < len(value); {
 		c := value[i]
+		if c > '>' && c < utf8.RuneSelf {
+			i++ // most of what there is
+			continue
+		}
 		if c >= utf8.RuneSelf {
 			r, width := utf8.DecodeRuneInString(value[i:])
 			if r == utf8.RuneError && width == 1 || r == 0xFFFE || r == 0xFFFF {
