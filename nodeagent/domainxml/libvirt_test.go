@@ -3,6 +3,7 @@ package domainxml_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
@@ -60,27 +61,58 @@ spec:
 `
 
 // TestRealLibvirtSeesNoDrift defines every VM on a real libvirt, validated against its schema, and compares what it made
-// of the definition with what was rendered.
+// of the definition with what was rendered. Nothing that libvirt prints is lost in reading.
 func TestRealLibvirtSeesNoDrift(t *testing.T) {
 	file := schemas.Parse("everything.yaml", []byte(everything))
 	if len(file.VMs) != 1 {
 		t.Fatal(file.Diagnostics)
 	}
-	daemon := libvirttest.Start(t)
+	documents := definitions(t)
 	for _, vm := range append(vms(t), file.VMs...) {
-		name := domainxml.DomainName(vm.Address)
-		path := filepath.Join(t.TempDir(), "domain.xml")
-		document := render(t, vm)
-		if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		daemon.Virsh("define", "--validate", path)
-		differences, err := domainxml.Compare(document, daemon.Virsh("dumpxml", "--inactive", name))
+		documents[domainxml.DomainName(vm.Address)] = render(t, vm)
+	}
+	daemon := libvirttest.Start(t)
+	for name, document := range documents {
+		defined := define(t, daemon, name, document)
+		differences, err := domainxml.Compare(document, defined)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, difference := range differences {
 			t.Errorf("%s: %s: rendered %q, libvirt has %q", name, difference.Path, difference.Want, difference.Have)
 		}
+		if _, unread, err := domainxml.Read(defined); err != nil || len(unread) > 0 {
+			t.Errorf("%s: unread %q, %v", name, unread, err)
+		}
 	}
+}
+
+// definitions returns the domains of testdata/defined by their names: together they have whatever gitvirt renders, as it
+// would be written.
+func definitions(t testing.TB) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("testdata/defined/*.xml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no definitions: %v", err)
+	}
+	documents := map[string]string{}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents[strings.TrimSuffix(filepath.Base(path), ".xml")] = string(content)
+	}
+	return documents
+}
+
+// define defines a domain and returns what libvirt made of it.
+func define(t testing.TB, daemon *libvirttest.Daemon, name, document string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "domain.xml")
+	if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon.Virsh("define", "--validate", path)
+	return daemon.Virsh("dumpxml", "--inactive", name)
 }
