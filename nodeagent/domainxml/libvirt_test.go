@@ -2,6 +2,7 @@ package domainxml_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -115,4 +116,53 @@ func define(t testing.TB, daemon *libvirttest.Daemon, name, document string) str
 	}
 	daemon.Virsh("define", "--validate", path)
 	return daemon.Virsh("dumpxml", "--inactive", name)
+}
+
+// TestRealLiveXML starts a guest with what this host can start. Nothing of its XML is lost in reading, and while it runs
+// its definition shows no drift.
+func TestRealLiveXML(t *testing.T) {
+	daemon := libvirttest.Start(t)
+	dir, err := os.MkdirTemp("", "live") // not t.TempDir: the path of a socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	for _, command := range []string{
+		"cp " + libvirttest.GuestIdle.Kernel(t) + " " + dir + "/kernel",
+		"truncate -s 1M " + dir + "/base.raw " + dir + "/data.raw",
+		"qemu-img create -q -f qcow2 -F raw -b " + dir + "/base.raw " + dir + "/root.qcow2",
+	} {
+		words := strings.Fields(command)
+		if output, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, output)
+		}
+	}
+	content, err := os.ReadFile("testdata/live.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	document := strings.ReplaceAll(string(content), "DIR", dir)
+	off := define(t, daemon, "live", document)
+	daemon.Virsh("start", "live")
+	for what, xml := range map[string]string{
+		"shut off":         off,
+		"running":          daemon.Virsh("dumpxml", "live"),
+		"running, its own": daemon.Virsh("dumpxml", "--inactive", "live"),
+		"migratable":       daemon.Virsh("dumpxml", "--migratable", "live"),
+		"with secrets":     daemon.Virsh("dumpxml", "--security-info", "live"),
+	} {
+		domain, unread, err := domainxml.Read(xml)
+		if err != nil || len(unread) > 0 {
+			t.Errorf("%s: unread %q, %v", what, unread, err)
+			continue
+		}
+		if domain.Metadata == nil || !strings.Contains(domain.Metadata.XML, `kept="yes"`) {
+			t.Errorf("%s: another tool's metadata is lost", what)
+		}
+		if what == "shut off" || what == "running, its own" {
+			if differences, err := domainxml.Compare(document, xml); err != nil || len(differences) > 0 {
+				t.Errorf("%s: drift %v, %v", what, differences, err)
+			}
+		}
+	}
 }

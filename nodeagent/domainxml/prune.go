@@ -15,7 +15,7 @@ func (n *node) prune() []string {
 }
 
 // maxTrials bounds the search, in bytes that were read; what it has not come to by then counts as refused.
-const maxTrials = 8 * maxDocument
+const maxTrials = 4 * maxDocument
 
 type pruner struct {
 	paths []string

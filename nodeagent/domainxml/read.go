@@ -56,12 +56,28 @@ func read(tree *node, document string) (*libvirtxml.Domain, []string, error) {
 	for _, loss := range lost {
 		paths = append(paths, loss.path)
 	}
-	slices.Sort(paths)
-	paths = slices.Compact(paths)
+	paths = topmost(paths)
 	if more := len(paths) - maxUnread; more > 0 {
 		paths = append(paths[:maxUnread], fmt.Sprintf("and %d more", more))
 	}
 	return domain, paths, nil
+}
+
+// topmost orders paths and leaves out those within another.
+func topmost(paths []string) []string {
+	slices.Sort(paths)
+	all := make(map[string]bool, len(paths))
+	for _, path := range paths {
+		all[path] = true
+	}
+	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool {
+		for i := range path {
+			if (path[i] == '/' || path[i] == '@') && all[path[:i]] {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // loss is something that is not in what libvirtxml writes again.
@@ -121,6 +137,9 @@ func lose(have, kept *node, path string, devices bool, losses *[]loss) {
 		}
 		if path != "" {
 			childPath = path + "/" + childPath
+		}
+		if partners[i] == nil && have.name == "target" && child.name == "current" {
+			continue // how much a virtio-mem device holds now: libvirt tells it of a running guest and never takes it
 		}
 		if partners[i] == nil {
 			*losses = append(*losses, loss{path: childPath, node: child, attribute: wholeElement})
