@@ -46,6 +46,7 @@ type Agent struct {
 	records    *records
 	view       *view
 	locks      *locks
+	reader     *domainxml.Reader
 	// failedReads belongs to the goroutine of Run.
 	failedReads int
 }
@@ -71,7 +72,8 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	}
 	a := &Agent{
 		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(),
-		view: newView("the agent has not read the host yet"),
+		reader: domainxml.NewReader(),
+		view:   newView("the agent has not read the host yet"),
 	}
 	settings := settings{}
 	for _, option := range options {

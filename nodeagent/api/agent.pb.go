@@ -496,6 +496,8 @@ type Domain struct {
 	Addresses     []string               `protobuf:"bytes,17,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Fingerprint   string                 `protobuf:"bytes,18,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	Problem       string                 `protobuf:"bytes,19,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Paths of what its XML holds and this agent does not know: elements, attributes, text.
+	Unread        []string `protobuf:"bytes,20,rep,name=unread,proto3" json:"unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -661,6 +663,13 @@ func (x *Domain) GetProblem() string {
 		return x.Problem
 	}
 	return ""
+}
+
+func (x *Domain) GetUnread() []string {
+	if x != nil {
+		return x.Unread
+	}
+	return nil
 }
 
 type Change struct {
@@ -1766,7 +1775,7 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\aForeign\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x12\n" +
-	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xa8\x04\n" +
+	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xc0\x04\n" +
 	"\x06Domain\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1787,7 +1796,8 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x05disks\x18\x10 \x03(\v2\x1c.gitvirt.agent.v1alpha1.DiskR\x05disks\x12\x1c\n" +
 	"\taddresses\x18\x11 \x03(\tR\taddresses\x12 \n" +
 	"\vfingerprint\x18\x12 \x01(\tR\vfingerprint\x12\x18\n" +
-	"\aproblem\x18\x13 \x01(\tR\aproblem\"J\n" +
+	"\aproblem\x18\x13 \x01(\tR\aproblem\x12\x16\n" +
+	"\x06unread\x18\x14 \x03(\tR\x06unread\"J\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\fR\x06before\x12\x14\n" +

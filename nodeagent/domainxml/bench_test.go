@@ -38,3 +38,15 @@ func BenchmarkRead(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkReaderUnread(b *testing.B) {
+	defined := printed(b)
+	reader := domainxml.NewReader()
+	b.ReportAllocs()
+	b.SetBytes(int64(len(defined)))
+	for b.Loop() {
+		if _, err := reader.Unread(defined); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -173,11 +173,12 @@ func TestRealEditsAreFound(t *testing.T) {
 		if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if output, err := exec.Command("virsh", "-q", "-c", daemon.URI, "define", path).CombinedOutput(); err != nil {
+		output, err := exec.Command("virsh", "-q", "-c", daemon.URI, "define "+path+"; dumpxml --inactive "+edit.domain).CombinedOutput()
+		if err != nil {
 			t.Errorf("%s: %q for %q: %v\n%s", edit.domain, edit.new, edit.old, err, output)
 			continue
 		}
-		differences, err := domainxml.Compare(rendered[edit.domain], daemon.Virsh("dumpxml", "--inactive", edit.domain))
+		differences, err := domainxml.Compare(rendered[edit.domain], string(output))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -118,3 +118,38 @@ func TestReadIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestReaderSaysWhatReadSays asks for every document twice, and for variants whose shape differs in what decides.
+func TestReaderSaysWhatReadSays(t *testing.T) {
+	reader := domainxml.NewReader()
+	documents := []string{printed(t)}
+	for _, archive := range corpus(t) {
+		documents = append(documents, string(archive.Files[0].Data))
+	}
+	for _, change := range []struct{ old, new string }{
+		{`<rng model='virtio-non-transitional'>`, `<rng model='virtio-non-transitional' foo='1'>`},
+		{"<backend model='random'>", "<backend model='dice'>"},
+		{"<memballoon model='none'/>", "<memballoon model='none'/><unknown/>"},
+		{"<vcpu placement='static'>2<", "<vcpu placement='static'>x<"},
+		{"<panic model='hyperv'/>", "<panic model='hyperv'>words</panic>"},
+		{"<interface type='user'>", "<interface type='wormhole'>"},
+	} {
+		changed := strings.Replace(printed(t), change.old, change.new, 1)
+		if changed == printed(t) {
+			t.Fatalf("%q is not there", change.old)
+		}
+		documents = append(documents, changed)
+	}
+	for range 2 {
+		for _, document := range documents {
+			_, want, err := domainxml.Read(document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := reader.Unread(document)
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		}
+	}
+}

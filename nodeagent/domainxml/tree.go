@@ -70,12 +70,12 @@ func (n *node) set(name, value string) {
 func parse(document string) (*node, error) { return parser{namespaces: true}.parse(document) }
 
 // parseFast is parse without namespaces (space is the prefix as it is written) and without the metadata.
-func parseFast(document string) (*node, error) { return parser{}.parse(withoutMetadata(document)) }
+func parseFast(document string) (*node, error) { return parser{}.parse(WithoutMetadata(document)) }
 
-// withoutMetadata cuts the metadata out of a document as libvirt prints it: it is most of the document and nothing of the
+// WithoutMetadata cuts the metadata out of a document as libvirt prints it: it is most of the document and nothing of the
 // machine. A document in which the tags could be something else (comments, CDATA, several such elements) stays as it is;
 // what is left of the metadata is skipped later.
-func withoutMetadata(document string) string {
+func WithoutMetadata(document string) string {
 	const start, end = "<metadata>", "</metadata>"
 	before, rest, ok := strings.Cut(document, start)
 	if !ok || strings.Contains(before, "<devices") || strings.Contains(document, "<!") || strings.Contains(rest, start) {
