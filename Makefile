@@ -9,7 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 PREFIX ?= /usr/local
 DESTDIR ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-FUZZTIME ?= 30s
+FUZZTIME ?= 60s
 BENCH ?= .
 BENCHTIME ?= 1s
 # Packages tested at a time. Some tests boot guests, which is what takes the CPUs.
@@ -52,7 +52,7 @@ bench: setup guest ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)
 	GITVIRT_GUEST="$$(hack/guest/path.sh)" go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -p 1 -timeout 60m ./...
 
 .PHONY: fuzz
-fuzz: ## Run every fuzz test for FUZZTIME (default 30s)
+fuzz: ## Run every fuzz test for FUZZTIME (default 60s)
 	@hack/fuzz.sh $(FUZZTIME)
 
 .PHONY: lint
@@ -60,11 +60,11 @@ lint: setup ## Check layers, style, shell scripts and that generated code is fre
 	@hack/lint.sh
 
 .PHONY: generate
-generate: setup ## Generate the code of the agent's API
+generate: setup ## Generate the code of the agent's API, docs/support.md and docs/schemas
 	@hack/generate.sh
 
 .PHONY: generate-check
-generate-check: setup ## Fail when generated code is stale
+generate-check: setup ## Fail when what is generated is stale
 	@hack/generate.sh check
 
 .PHONY: clean

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Generates the Go code of nodeagent/api/*.proto. With "check" it changes nothing and fails when the code is stale.
+# Generates the Go code of nodeagent/api/*.proto, docs/support.md and the JSON Schemas in docs/schemas. With "check" it
+# changes nothing and fails when one of them is stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
@@ -12,10 +13,17 @@ generate() {
   protoc --plugin=protoc-gen-go="$protoc_gen_go" --plugin=protoc-gen-go-grpc="$protoc_gen_go_grpc" \
     --go_out="$1" --go_opt=paths=source_relative --go-grpc_out="$1" --go-grpc_opt=paths=source_relative \
     nodeagent/api/*.proto
+  go run ./hack/gendocs "$1"
 }
 
+# published are the generated documents, without the folder that they are in.
+published() { (cd "$1" && find docs/support.md docs/schemas -type f | sort); }
+
 case ${1:-} in
-'') generate . ;;
+'')
+  rm -rf docs/schemas # a kind that is gone leaves no file
+  generate .
+  ;;
 check)
   fresh=$(mktemp -d)
   trap 'rm -rf "$fresh"' EXIT
@@ -24,6 +32,10 @@ check)
     # The version of protoc, in a comment, may differ between machines.
     diff -u -I '^// .*protoc  *v' "nodeagent/api/${file##*/}" "$file" || die "generated code is stale: run make generate"
   done
+  diff <(published .) <(published "$fresh") >&2 || die "docs/schemas has other files than it should: run make generate"
+  while read -r file; do
+    cmp -s "$file" "$fresh/$file" || die "$file is stale: run make generate"
+  done < <(published "$fresh")
   ;;
 *) die "usage: hack/generate.sh [check]" ;;
 esac

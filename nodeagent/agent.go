@@ -92,6 +92,7 @@ func (a *Agent) host(address schemas.Address) domainxml.Host {
 		DomainType: a.config.DomainType,
 		ConsoleLog: filepath.Join(dir, "console.log"),
 		NVRAM:      filepath.Join(dir, "nvram.fd"),
+		Dir:        dir,
 	}
 }
 

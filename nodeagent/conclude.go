@@ -83,11 +83,11 @@ func (a *Agent) drift(record *domainxml.Record, config string) ([]*api.Change, e
 	if err != nil {
 		return nil, fmt.Errorf("reading the record: %w", err)
 	}
-	domain, err := domainxml.Render(record.Address, &object.Spec.Template.Spec, a.host(record.Address), record.Volumes)
-	if err != nil {
-		return nil, err
-	}
-	rendered, err := domainxml.Marshal(domain, nil)
+	host := a.host(record.Address)
+	host.Assignment = record.Assignment
+	rendered, err := domainxml.Render(domainxml.Machine{
+		Address: record.Address, Spec: &object.Spec.Template.Spec, Host: host, Volumes: record.Volumes,
+	})
 	if err != nil {
 		return nil, err
 	}

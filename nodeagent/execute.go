@@ -165,13 +165,13 @@ func (e *execution) define(ctx context.Context) error {
 	if before != nil && e.request.GetPower() != "cycle" {
 		record.Ran, record.Stop = before.Ran, before.Stop
 	}
-	domain, err := domainxml.Render(e.address, e.machine.spec(), e.agent.host(e.address), volumes)
+	host := e.agent.host(e.address)
+	host.Assignment = record.Assignment
+	definition, err := domainxml.Render(domainxml.Machine{
+		Address: e.address, Spec: e.machine.spec(), Host: host, Volumes: volumes, Record: record,
+	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	definition, err := domainxml.Marshal(domain, record)
-	if err != nil {
-		return err
 	}
 	e.progress("defining " + e.name)
 	if err := e.agent.hypervisor.Define(ctx, definition); err != nil {

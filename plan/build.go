@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,6 +33,9 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 	for _, broken := range want.Broken {
 		p.Held = append(p.Held, Held{Address: broken.Address, Reason: "its manifest has errors: " + broken.Position.Short()})
 	}
+	for _, paused := range want.Paused {
+		p.Held = append(p.Held, Held{Address: paused.Address, Reason: "it is paused (spec.paused): its machines are left as they are"})
+	}
 	if have.Unknown != "" {
 		p.Unknown = have.Unknown
 		p.UnknownCount = len(want.VMs)
@@ -59,6 +63,9 @@ func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 			broken[domainxml.DomainName(object.Address)] = true // whatever its kind is now, it is the same domain
 		}
 	}
+	left := func(domain *Domain) bool {
+		return broken[domainxml.DomainName(domain.Address)] || b.member(domain)
+	}
 	for len(vms) > 0 || len(domains) > 0 {
 		var order int
 		switch {
@@ -74,7 +81,7 @@ func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 			b.create(vms[0], ReasonNew, nil)
 			vms = vms[1:]
 		case order > 0:
-			if !broken[domainxml.DomainName(domains[0].Address)] {
+			if !left(domains[0]) {
 				b.destroy(domains[0])
 			}
 			domains = domains[1:]
@@ -83,6 +90,17 @@ func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 			vms, domains = vms[1:], domains[1:]
 		}
 	}
+}
+
+// member reports whether a domain may belong to a set that is paused or has mistakes; nobody can tell how many machines
+// such a set asks for.
+func (b *builder) member(domain *Domain) bool {
+	for _, sets := range [][]schemas.Broken{b.want.Broken, b.want.Paused} {
+		if slices.ContainsFunc(sets, func(set schemas.Broken) bool { return domain.Address.IsMemberOf(set.Address) }) {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *builder) add(step Step) { b.plan.Steps = append(b.plan.Steps, step) }
@@ -228,7 +246,7 @@ func (b *builder) withheld() string {
 		return "only one file was read; removals need the whole directory or repository"
 	case len(b.want.Opaque) > 0:
 		return "nothing is destroyed while a file cannot be read: " + strings.Join(b.want.Opaque, ", ")
-	case len(b.want.VMs) == 0 && len(b.want.Broken) == 0 && !b.want.HasFleet:
+	case len(b.want.VMs) == 0 && len(b.want.Broken) == 0 && len(b.want.Paused) == 0 && !b.want.HasFleet:
 		return "the revision holds no VM at all and no Fleet (gitvirt.yaml) that says it is meant so"
 	}
 	return ""

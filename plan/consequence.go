@@ -28,13 +28,19 @@ var impacts = []impact{
 	{"spec.dnsPolicy", ConsequenceNone},
 	{"spec.dnsConfig", ConsequenceNone},
 	{"spec.domain.firmware.uuid", ConsequenceReplace},
+	{"spec.instancetype", ConsequenceNone}, // what it sets is compared field by field
+	{"spec.preference", ConsequenceNone},   // so is this
 	{"spec", ConsequenceRestart},
 	{"secrets", ConsequenceRestart},
+	{"contents", ConsequenceRestart},
+	{"claims", ConsequenceRestart},
+	{"claims.source", ConsequenceNone}, // it fills an image that is made; one that exists stays as it is
+	{"claims.shared", ConsequenceNone},
 }
 
 // consequenceOf returns what a change at path means for a running guest.
 func consequenceOf(path string) Consequence {
-	path = strings.TrimPrefix(path, "spec.template.")
+	path = strings.TrimPrefix(withoutNames(path), "spec.template.")
 	best, consequence := -1, ConsequenceRestart
 	for _, row := range impacts {
 		if len(row.prefix) > best && within(path, row.prefix) {
@@ -42,6 +48,21 @@ func consequenceOf(path string) Consequence {
 		}
 	}
 	return consequence
+}
+
+// withoutNames leaves out the names of list elements and the keys of maps, which stand in brackets.
+func withoutNames(path string) string {
+	for {
+		open := strings.IndexByte(path, '[')
+		if open < 0 {
+			return path
+		}
+		length := strings.IndexByte(path[open:], ']')
+		if length < 0 {
+			return path
+		}
+		path = path[:open] + path[open+length+1:]
+	}
 }
 
 // within reports whether path is prefix or lies below it.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -23,6 +25,12 @@ func describe(vm *schemas.VM) []string {
 			line += " " + volume.EmptyDisk.Capacity.String()
 		case volume.HostDisk != nil:
 			line += " " + volume.HostDisk.Path
+		}
+		if claim, ok := vm.Claims[volume.Name]; ok {
+			line += " " + claim.Name
+			if claim.Capacity > 0 {
+				line += " " + resource.NewQuantity(claim.Capacity, resource.BinarySI).String()
+			}
 		}
 		if keep {
 			line += ", outlives the VM"

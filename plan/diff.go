@@ -34,10 +34,11 @@ func diffRecords(before, after []byte) ([]Change, error) {
 
 // normalise returns a record as generic JSON with defaults filled in.
 func normalise(record []byte) (map[string]any, error) {
-	object, secrets, err := schemas.ParseRecord(record, true)
+	read, err := schemas.ReadRecord(record, true)
 	if err != nil {
 		return nil, err
 	}
+	object := read.Object
 	if firmware := object.Spec.Template.Spec.Domain.Firmware; firmware != nil {
 		// libvirt compares UUIDs without regard to case.
 		firmware.UUID = types.UID(strings.ToLower(string(firmware.UUID)))
@@ -53,12 +54,46 @@ func normalise(record []byte) (map[string]any, error) {
 	delete(out, "status")
 	delete(out, "apiVersion")
 	delete(out, "kind")
-	if len(secrets) > 0 {
-		digests := make(map[string]any, len(secrets))
-		for volume, digest := range secrets {
-			digests[volume] = digest
+	for name, digests := range map[string]map[string]string{"secrets": read.Secrets, "contents": read.Contents} {
+		if len(digests) > 0 {
+			out[name] = anyMap(digests)
 		}
-		out["secrets"] = digests
+	}
+	if len(read.Claims) > 0 {
+		if out["claims"], err = normaliseClaims(read.Claims); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func anyMap(values map[string]string) map[string]any {
+	out := make(map[string]any, len(values))
+	for key, value := range values {
+		out[key] = value
+	}
+	return out
+}
+
+// normaliseClaims returns claims by volume, as a list of named elements so that a path reads claims[root].capacity, with
+// sizes as people write them.
+func normaliseClaims(claims map[string]schemas.Claim) ([]any, error) {
+	out := make([]any, 0, len(claims))
+	for _, volume := range slices.Sorted(maps.Keys(claims)) {
+		encoded, err := json.Marshal(claims[volume])
+		if err != nil {
+			return nil, err
+		}
+		claim := map[string]any{}
+		if err := json.Unmarshal(encoded, &claim); err != nil {
+			return nil, err
+		}
+		if capacity := claims[volume].Capacity; capacity > 0 {
+			claim["capacity"] = resource.NewQuantity(capacity, resource.BinarySI).String()
+		}
+		claim["claim"] = claim["name"]
+		claim["name"] = volume
+		out = append(out, claim)
 	}
 	return out, nil
 }
@@ -209,7 +244,8 @@ func conceal(value any) any {
 // shrunkDisk says which disk a list of changes would make smaller, or "".
 func shrunkDisk(changes []Change) string {
 	for _, change := range changes {
-		if !strings.HasSuffix(change.Path, ".emptyDisk.capacity") && !strings.HasSuffix(change.Path, ".hostDisk.capacity") {
+		claim := strings.HasPrefix(change.Path, "claims[") && strings.HasSuffix(change.Path, "].capacity")
+		if !claim && !strings.HasSuffix(change.Path, ".emptyDisk.capacity") && !strings.HasSuffix(change.Path, ".hostDisk.capacity") {
 			continue
 		}
 		before, after := quantity(change.Before), quantity(change.After)

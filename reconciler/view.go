@@ -72,7 +72,7 @@ func (v *View) inputs() []status.Input {
 	}
 	for i := range v.Desired.Broken {
 		broken := &v.Desired.Broken[i]
-		if broken.Address.Kind != schemas.KindVirtualMachine && broken.Address.Kind != schemas.KindVirtualMachineInstance {
+		if !broken.Address.IsMachine() {
 			continue
 		}
 		problem := v.problems[broken.Address]

@@ -16,6 +16,8 @@ type Desired struct {
 	// Broken are the objects that the files name but that have mistakes, in the same order. An address here is never
 	// also in VMs.
 	Broken []Broken
+	// Paused are the sets (spec.paused) whose machines are left as they are, ordered by Address.Compare.
+	Paused []Broken
 	// Opaque lists the files that may ask for more than could be read.
 	Opaque []string
 	// Diagnostics are those of all files and those that show between files, sorted.
@@ -27,13 +29,27 @@ type Desired struct {
 	Partial bool
 }
 
+// Option changes what Assemble does.
+type Option func(*assembly)
+
+// AllowMissing makes warnings of Secrets, ConfigMaps, claims, networks and host devices that are not there, and keeps the
+// machines that refer to them: for manifests whose surroundings are elsewhere. Instancetypes and preferences must be
+// there all the same, because nobody can tell the machine without them.
+func AllowMissing() Option { return func(a *assembly) { a.allowMissing = true } }
+
 // Assemble puts the files of a revision together and checks what only shows between them. It changes no file.
-func Assemble(files []*File) *Desired {
+func Assemble(files []*File, options ...Option) *Desired {
 	a := &assembly{desired: &Desired{Files: len(files)}}
+	for _, option := range options {
+		option(a)
+	}
 	a.gather(files)
+	a.expandDrafts(files)
 	a.checkNames()
 	a.checkClaims()
-	a.resolveSecrets()
+	a.resolveReferences()
+	a.checkShared()
+	a.checkServices()
 	return a.finish()
 }
 
@@ -46,27 +62,34 @@ type entry struct {
 }
 
 type assembly struct {
-	desired *Desired
-	entries []entry
-	secrets map[Address]*Secret
-	// brokenSecrets are Secrets with mistakes.
-	brokenSecrets map[Address]Position
-	// missing counts references to Secrets that are not there.
+	desired      *Desired
+	allowMissing bool
+	entries      []entry
+	objects      map[Address]*object
+	// bound has the PersistentVolumes that name their claim.
+	bound                    map[claimName]*object
+	hasServices, hasNetworks bool
+	// brokenObjects are objects with mistakes that others may refer to.
+	brokenObjects map[Address]Position
+	// missing counts references to what is not there.
 	missing int
+	// found is what one machine's references find; kept to be used again.
+	found []*object
 }
 
 func (a *assembly) gather(files []*File) {
 	d := a.desired
-	machines, secrets := 0, 0
+	machines, objects := 0, 0
 	for _, f := range files {
 		machines += len(f.VMs) + len(f.Broken)
-		secrets += len(f.Secrets)
+		objects += len(f.objects)
 	}
 	a.entries = make([]entry, 0, machines)
-	a.secrets = make(map[Address]*Secret, secrets)
-	a.brokenSecrets = map[Address]Position{}
+	a.objects = make(map[Address]*object, objects)
+	a.brokenObjects = map[Address]Position{}
 	for _, f := range files {
 		d.Diagnostics = append(d.Diagnostics, f.Diagnostics...)
+		d.Paused = append(d.Paused, f.paused...)
 		if f.Opaque {
 			d.Opaque = append(d.Opaque, f.Path)
 		}
@@ -75,49 +98,127 @@ func (a *assembly) gather(files []*File) {
 		}
 		for _, b := range f.Broken {
 			a.entries = append(a.entries, entry{address: b.Address, position: b.Position, broken: true})
-			if b.Address.Kind == KindSecret {
-				a.brokenSecrets[b.Address] = b.Position
+			if !isMachineKind(b.Address.Kind) {
+				a.brokenObjects[b.Address] = b.Position
+				a.see(b.Address)
 			}
 		}
-		a.gatherSecrets(f)
-		if f.Fleet == nil {
-			continue
-		}
-		if d.HasFleet {
-			first, second := d.Fleet.Position, f.Fleet.Position
-			if second.compare(first) < 0 {
-				first, second = second, first
-				d.Fleet = f.Fleet
-			}
-			a.fail(second, Address{Kind: KindFleet, Namespace: DefaultNamespace, Name: f.Fleet.Name}, "kind", fmt.Sprintf("a second Fleet; the first is at %s", first), "keep one")
-			continue
-		}
+		a.gatherFleet(f)
+	}
+	if d.Fleet == nil {
+		d.Fleet = defaultFleet()
+	}
+	a.gatherObjects(files)
+	for _, f := range files {
+		a.checkLinks(f.objects)
+	}
+}
+
+func (a *assembly) gatherFleet(f *File) {
+	d := a.desired
+	if f.Fleet == nil {
+		return
+	}
+	if !d.HasFleet {
 		d.Fleet, d.HasFleet = f.Fleet, true
+		return
+	}
+	first, second := d.Fleet.Position, f.Fleet.Position
+	if second.compare(first) < 0 {
+		first, second = second, first
+		d.Fleet = f.Fleet
+	}
+	a.fail(second, Address{Kind: KindFleet, Namespace: DefaultNamespace, Name: f.Fleet.Name}, "kind", fmt.Sprintf("a second Fleet; the first is at %s", first), "keep one")
+}
+
+// see remembers that the repository has objects of a kind, which makes it worth telling that one is missing.
+func (a *assembly) see(address Address) {
+	a.hasServices = a.hasServices || address.Kind == KindService
+	a.hasNetworks = a.hasNetworks || address.Kind == KindNetwork
+}
+
+// gatherObjects indexes what machines refer to. A DataVolume and a PersistentVolumeClaim of one name would be one claim.
+func (a *assembly) gatherObjects(files []*File) {
+	twice := map[Address][]*object{}
+	bound := map[Address][]*object{}
+	for _, f := range files {
+		for _, o := range f.objects {
+			a.see(o.address)
+			k := o.address
+			first, taken := a.objects[k]
+			if !taken && isClaim(k.Kind) {
+				first, taken = a.objects[otherClaim(k)]
+			}
+			if taken {
+				k.Kind = sameClaim(k.Kind)
+				if len(twice[k]) == 0 {
+					twice[k] = []*object{first}
+				}
+				twice[k] = append(twice[k], o)
+			}
+			if have := a.objects[o.address]; have == nil || o.position.compare(have.position) < 0 {
+				a.objects[o.address] = o
+			}
+			if volume, ok := o.value.(*volumeSource); ok && volume.name != "" && !taken {
+				claim := Address{Kind: KindPersistentVolumeClaim, Namespace: volume.namespace, Name: volume.name}
+				bound[claim] = append(bound[claim], o)
+			}
+		}
+	}
+	a.clash(twice, "metadata.name", func(other *object) string {
+		return fmt.Sprintf("%s is also at %s", other.address, other.position)
+	})
+	a.clash(bound, "spec.claimRef.name", func(other *object) string {
+		return fmt.Sprintf("the PersistentVolume %s at %s is for the same claim", quoteValue(other.address.Name), other.position)
+	})
+	if len(bound) > 0 {
+		a.bound = make(map[claimName]*object, len(bound))
+	}
+	for claim, volumes := range bound {
+		if a.find(volumes[0].address) != nil {
+			a.bound[claimName{claim.Namespace, claim.Name}] = volumes[0]
+		}
 	}
 }
 
-func (a *assembly) gatherSecrets(f *File) {
-	for _, s := range f.Secrets {
-		first, taken := a.secrets[s.Address]
-		if !taken {
-			a.secrets[s.Address] = s
+// sameClaim returns one kind for those that make a claim.
+func sameClaim(kind string) string {
+	if isClaim(kind) {
+		return KindPersistentVolumeClaim
+	}
+	return kind
+}
+
+// clash reports the objects of groups of more than one, each at its place; machines that refer to them are broken by it.
+func (a *assembly) clash(groups map[Address][]*object, path string, message func(other *object) string) {
+	for _, group := range groups {
+		if len(group) < 2 {
 			continue
 		}
-		for _, pair := range [][2]*Secret{{first, s}, {s, first}} {
-			a.fail(pair[0].Position, s.Address, "metadata.name", fmt.Sprintf("%s is also at %s", s.Address, pair[1].Position), "keep one")
-			a.brokenSecrets[s.Address] = first.Position
+		slices.SortFunc(group, func(x, y *object) int { return x.position.compare(y.position) })
+		for i, o := range group {
+			other := group[0]
+			if i == 0 {
+				other = group[1]
+			}
+			a.fail(o.position, o.address, path, message(other), "keep one")
+			a.brokenObjects[o.address] = group[0].position
 		}
 	}
 }
 
-func (a *assembly) fail(at Position, address Address, path, message, fix string) {
+func (a *assembly) tell(severity Severity, at Position, address Address, path, message, fix string) {
 	a.desired.Diagnostics = append(a.desired.Diagnostics, Diagnostic{
-		Position: at, Severity: SeverityError, Address: address, Path: path, Message: message, Fix: fix,
+		Position: at, Severity: severity, Address: address, Path: path, Message: message, Fix: fix,
 	})
 }
 
-// isMachine tells the addresses that become a domain.
-func (a Address) isMachine() bool {
+func (a *assembly) fail(at Position, address Address, path, message, fix string) {
+	a.tell(SeverityError, at, address, path, message, fix)
+}
+
+// IsMachine tells the addresses that become a domain.
+func (a Address) IsMachine() bool {
 	return a.Kind == KindVirtualMachine || a.Kind == KindVirtualMachineInstance
 }
 
@@ -155,11 +256,14 @@ func (a *assembly) checkSameName(group []entry) {
 				continue
 			}
 			same := e.address == other.address
-			if !same && !(e.address.isMachine() && other.address.isMachine()) {
+			if !same && !(e.address.IsMachine() && other.address.IsMachine()) {
 				continue
 			}
 			e.broken = true
 			message, fix := fmt.Sprintf("%s is also at %s", e.address, other.position), "rename or remove one"
+			if other.vm != nil && !other.vm.Owner.IsZero() {
+				message += ", where it is a member of " + other.vm.Owner.String()
+			}
 			if !same {
 				message = fmt.Sprintf("the %s of the same name at %s would be the same domain", other.address.Kind, other.position)
 			}
@@ -224,9 +328,7 @@ func (a *assembly) eachClaim(visit func(*entry, *claim)) {
 			continue
 		}
 		for j := range e.vm.claims {
-			if c := &e.vm.claims[j]; c.kind != claimSecret {
-				visit(e, c)
-			}
+			visit(e, &e.vm.claims[j])
 		}
 	}
 }
@@ -250,9 +352,6 @@ func (a *assembly) reportConflict(k claimKey, claimants []claimant) {
 // finish orders what was gathered.
 func (a *assembly) finish() *Desired {
 	d := a.desired
-	if d.Fleet == nil {
-		d.Fleet = DefaultFleet()
-	}
 	d.VMs = make([]*VM, 0, len(a.entries))
 	for i := range a.entries {
 		e := &a.entries[i]
@@ -264,92 +363,7 @@ func (a *assembly) finish() *Desired {
 		}
 	}
 	slices.Sort(d.Opaque)
+	slices.SortFunc(d.Paused, func(x, y Broken) int { return x.Address.Compare(y.Address) })
 	d.Diagnostics.Sort()
 	return d
-}
-
-// resolveSecrets gives machines the content of the Secrets that they refer to.
-func (a *assembly) resolveSecrets() {
-	for i := range a.entries {
-		e := &a.entries[i]
-		if e.vm == nil {
-			continue
-		}
-		var resolved map[string]Content
-		for j := range e.vm.claims {
-			c := &e.vm.claims[j]
-			if c.kind != claimSecret {
-				continue
-			}
-			value, ok := a.resolveSecret(e, c)
-			if !ok {
-				e.broken = true
-				continue
-			}
-			if resolved == nil {
-				resolved = map[string]Content{}
-			}
-			volume := resolved[VolumeContent(c.volume)]
-			if volume == nil {
-				volume = Content{}
-				resolved[VolumeContent(c.volume)] = volume
-			}
-			if c.network {
-				volume[ContentNetworkData] = value
-			} else {
-				volume[ContentUserData] = value
-			}
-		}
-		if resolved != nil && !e.broken {
-			e.vm = e.vm.withContents(resolved)
-		}
-	}
-}
-
-// resolveSecret returns the user data or network data of a Secret. The keys are KubeVirt's.
-func (a *assembly) resolveSecret(e *entry, c *claim) (string, bool) {
-	address := Address{Kind: KindSecret, Namespace: e.address.Namespace, Name: c.value}
-	if position, broken := a.brokenSecrets[address]; broken {
-		a.fail(c.position, e.address, c.path, fmt.Sprintf("the Secret %s at %s has mistakes", quoteValue(c.value), position), "mend the Secret")
-		return "", false
-	}
-	secret, ok := a.secrets[address]
-	if !ok {
-		var names []string
-		elsewhere := ""
-		a.missing++
-		for other := range a.secrets {
-			if a.missing > 100 { // somebody dropped the folder of Secrets; suggestions would only cost time
-				break
-			}
-			if other.Namespace == address.Namespace {
-				names = append(names, other.Name)
-			} else if other.Name == address.Name && (elsewhere == "" || other.Namespace < elsewhere) {
-				elsewhere = other.Namespace
-			}
-		}
-		slices.Sort(names)
-		fix := fmt.Sprintf("add a Secret of this name in the namespace %s", address.Namespace)
-		if near := closest(c.value, names); near != "" {
-			fix = fmt.Sprintf("did you mean %q, at %s?", near, a.secrets[Address{KindSecret, address.Namespace, near}].Position)
-		} else if elsewhere != "" {
-			fix = fmt.Sprintf("the one in the namespace %s, at %s, does not count: move it here", elsewhere, a.secrets[Address{KindSecret, elsewhere, address.Name}].Position)
-		}
-		a.fail(c.position, e.address, c.path, fmt.Sprintf("no Secret %s in the namespace %s", quoteValue(c.value), address.Namespace), fix)
-		return "", false
-	}
-	keys := []string{"userdata", "userData"}
-	if c.network {
-		keys = []string{"networkdata", "networkData"}
-	}
-	value, ok := secret.firstValue(keys...)
-	switch {
-	case !ok:
-		a.fail(c.position, e.address, c.path, fmt.Sprintf("the Secret %s at %s has no key %s", quoteValue(c.value), secret.Position, keys[0]), "add it under stringData")
-		return "", false
-	case len(value) > maxCloudInit:
-		a.fail(c.position, e.address, c.path, fmt.Sprintf("%s in the Secret at %s is %d bytes long, at most %d are allowed", keys[0], secret.Position, len(value), maxCloudInit), "fetch the rest from within the guest")
-		return "", false
-	}
-	return value, true
 }

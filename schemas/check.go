@@ -3,7 +3,6 @@ package schemas
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -110,47 +109,15 @@ func (c *checker) failOneOf(path []any, value string, allowed ...string) {
 }
 
 // oneOf reports value unless it is empty or allowed.
-func oneOf[T ~string](c *checker, path func() []any, value T, allowed ...string) {
-	if value != "" && !slices.Contains(allowed, string(value)) {
-		c.failOneOf(path(), string(value), allowed...)
+func oneOf[T ~string](c *checker, path func() []any, value T, allowed ...T) {
+	if value == "" || slices.Contains(allowed, value) {
+		return
 	}
-}
-
-// runStrategy takes the run strategy from runStrategy or the older running, of which KubeVirt wants exactly one, and
-// leaves it in RunStrategy alone.
-func (c *checker) runStrategy(kind string, vm *kubevirtv1.VirtualMachine) kubevirtv1.VirtualMachineRunStrategy {
-	if kind == KindVirtualMachineInstance {
-		return kubevirtv1.RunStrategyOnce
+	words := make([]string, len(allowed))
+	for i, word := range allowed {
+		words[i] = string(word)
 	}
-	spec := &vm.Spec
-	strategy := kubevirtv1.RunStrategyHalted
-	switch {
-	case spec.Running != nil && spec.RunStrategy != nil:
-		c.fail(at("spec", "running"), "running and runStrategy exclude each other", "keep runStrategy")
-	case spec.Running != nil:
-		if *spec.Running {
-			strategy = kubevirtv1.RunStrategyAlways
-		}
-	case spec.RunStrategy != nil:
-		strategy = *spec.RunStrategy
-		c.checkStrategy(strategy)
-	case c.misread(at("spec", "running")): // as was said
-	default:
-		c.fail(at("spec", "runStrategy"), "no runStrategy: nobody can tell whether the machine is to run", "write runStrategy: Always (or Halted)")
-	}
-	spec.Running, spec.RunStrategy = nil, &strategy
-	return strategy
-}
-
-func (c *checker) checkStrategy(strategy kubevirtv1.VirtualMachineRunStrategy) {
-	switch strategy {
-	case kubevirtv1.RunStrategyAlways, kubevirtv1.RunStrategyHalted, kubevirtv1.RunStrategyManual,
-		kubevirtv1.RunStrategyRerunOnFailure, kubevirtv1.RunStrategyOnce:
-	case kubevirtv1.RunStrategyWaitAsReceiver:
-		c.fail(at("spec", "runStrategy"), "WaitAsReceiver is known to KubeVirt, not carried out by gitvirt", "use Always, RerunOnFailure, Manual, Halted or Once")
-	default:
-		c.failOneOf(at("spec", "runStrategy"), string(strategy), "Always", "RerunOnFailure", "Manual", "Halted", "Once")
-	}
+	c.failOneOf(path(), string(value), words...)
 }
 
 // wasGiven reports whether the manifest has something at path; null counts as nothing.
@@ -159,46 +126,28 @@ func (c *checker) wasGiven(path []any) bool {
 	return all && !isNull(n)
 }
 
-// annotations warns of settings that gitvirt does not have: a misspelt gitvirt.io/protect protects nothing.
-func (c *checker) annotations(annotations map[string]string) {
-	known := []string{AnnotationProtect}
-	for name, value := range annotations {
-		if !strings.HasPrefix(name, AnnotationPrefix) {
-			continue
-		}
-		path := at("metadata", "annotations", key(name))
-		if name == AnnotationAdopt {
-			c.fail(path, "adopting a domain is not carried out yet", "remove the annotation; the domain stays as it is")
-			continue
-		}
-		if !slices.Contains(known, name) {
-			fix := "known: " + strings.Join(known, ", ")
-			if near := closest(name, known); near != "" {
-				fix = fmt.Sprintf("did you mean %s?", near)
-			}
-			c.warn(path, "gitvirt has no such setting", fix)
-			continue
-		}
-		if name == AnnotationProtect {
-			if _, err := strconv.ParseBool(value); err != nil {
-				c.fail(path, quoteValue(value)+" is neither true nor false", `write "true"`)
-			}
-		}
-	}
-}
-
 // check looks through the whole spec of a machine, with its defaults filled in.
 func (c *checker) check(spec *kubevirtv1.VirtualMachineInstanceSpec) {
+	if *c.budget < 0 { // as was said: much of the object was not read
+		return
+	}
 	c.checkCPU(spec)
 	c.checkMemory(spec)
 	c.checkFirmware(spec)
+	c.checkFeatures(spec)
 	c.checkPlacement(spec)
-	c.checkSmallDevices(&spec.Domain.Devices)
+	c.checkSmallDevices(spec)
 	c.checkVolumes(spec)
 	c.checkDisks(spec)
 	c.checkNetworks(spec)
 	c.checkInterfaces(spec)
-	c.checkBootOrder(&spec.Domain.Devices)
+	c.checkAddresses(&spec.Domain.Devices)
+	c.checkCredentials(spec)
+	c.checkProbe(spec, "livenessProbe", spec.LivenessProbe)
+	c.checkProbe(spec, "readinessProbe", spec.ReadinessProbe)
+	if isForeign(spec.Architecture) {
+		c.checkArchitecture(spec)
+	}
 }
 
 // maxItems bounds the lists of devices, as KubeVirt does.
@@ -215,6 +164,13 @@ func (c *checker) given(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
 		{at("networks"), len(spec.Networks)},
 		{at("domain", "devices", "disks"), len(spec.Domain.Devices.Disks)},
 		{at("domain", "devices", "interfaces"), len(spec.Domain.Devices.Interfaces)},
+		{at("domain", "devices", "filesystems"), len(spec.Domain.Devices.Filesystems)},
+		{at("domain", "devices", "gpus"), len(spec.Domain.Devices.GPUs)},
+		{at("domain", "devices", "hostDevices"), len(spec.Domain.Devices.HostDevices)},
+		{at("domain", "devices", "inputs"), len(spec.Domain.Devices.Inputs)},
+		{at("domain", "devices", "panicDevices"), len(spec.Domain.Devices.PanicDevices)},
+		{at("accessCredentials"), len(spec.AccessCredentials)},
+		{at("topologySpreadConstraints"), len(spec.TopologySpreadConstraints)},
 	} {
 		if list.length > maxItems {
 			c.fail(c.in(list.path...), fmt.Sprintf("%d entries, at most %d are allowed", list.length, maxItems), "remove some")
@@ -225,12 +181,14 @@ func (c *checker) given(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
 		for _, count := range []struct {
 			name  string
 			value uint32
-		}{{"cores", cpu.Cores}, {"sockets", cpu.Sockets}, {"threads", cpu.Threads}} {
+		}{{"cores", cpu.Cores}, {"sockets", cpu.Sockets}, {"threads", cpu.Threads}, {"maxSockets", cpu.MaxSockets}} {
 			path := c.in("domain", "cpu", count.name)
 			if count.value == 0 && c.wasGiven(path) {
 				c.fail(path, "must be at least 1", "write 1, or leave it out")
 			}
 		}
 	}
+	c.checkProbeNumbers("livenessProbe", spec.LivenessProbe)
+	c.checkProbeNumbers("readinessProbe", spec.ReadinessProbe)
 	return short
 }

@@ -2,241 +2,50 @@ package schemas
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
-// maxCloudInit bounds inline cloud-init data, in bytes. KubeVirt stops at 2048 because every object is kept in etcd
-// and sent to many watchers; here the data goes from git onto an ISO image, so there is room for real scripts.
-const maxCloudInit = 1 << 20
-
-// maxSerial bounds serial numbers, as in KubeVirt.
-const maxSerial = 256
-
-func (c *checker) checkSerial(path func() []any, serial string) {
-	switch {
-	case serial == "":
-	case len(serial) > maxSerial:
-		c.fail(path(), fmt.Sprintf("%d characters long, at most %d are allowed", len(serial), maxSerial), "shorten it")
-	case !isToken(serial):
-		c.fail(path(), quoteValue(serial)+" holds characters other than A-Z a-z 0-9 _ . + -", "use only those")
-	}
-}
-
-func (c *checker) checkVolumes(spec *kubevirtv1.VirtualMachineInstanceSpec) {
-	c.checkUnique("volumes", len(spec.Volumes), func(i int) string { return spec.Volumes[i].Name }, "volumes")
-	for i := range spec.Volumes {
-		volume := &spec.Volumes[i]
-		switch sources := volumeSources(volume); len(sources) {
-		case 1:
-		case 0:
-			c.fail(c.in("volumes", i), "the volume has no source", "add one, such as containerDisk or emptyDisk")
-		default:
-			c.fail(c.in("volumes", i), "the volume has more than one source: "+strings.Join(sources, ", "), "keep one")
-		}
-		switch {
-		case volume.ContainerDisk != nil:
-			c.checkContainerDisk(i, volume.ContainerDisk)
-		case volume.HostDisk != nil:
-			c.checkHostDisk(i, volume.HostDisk, spec)
-		case volume.EmptyDisk != nil:
-			if capacity := &volume.EmptyDisk.Capacity; capacity.Sign() <= 0 || !wholeBytes(capacity) {
-				c.checkSize(c.in("volumes", i, "emptyDisk", "capacity"), capacity, "disk space")
-			}
-		case volume.CloudInitNoCloud != nil:
-			c.checkCloudInit(i, volume.Name, volume.CloudInitNoCloud)
-		}
-	}
-}
-
-// volumeSources lists the sources that a volume names.
-func volumeSources(v *kubevirtv1.Volume) []string {
-	sources := make([]string, 0, 2)
-	add := func(name string, set bool) {
-		if set {
-			sources = append(sources, name)
-		}
-	}
-	add("cloudInitConfigDrive", v.CloudInitConfigDrive != nil)
-	add("cloudInitNoCloud", v.CloudInitNoCloud != nil)
-	add("configMap", v.ConfigMap != nil)
-	add("containerDisk", v.ContainerDisk != nil)
-	add("containerPath", v.ContainerPath != nil)
-	add("dataVolume", v.DataVolume != nil)
-	add("downwardAPI", v.DownwardAPI != nil)
-	add("downwardMetrics", v.DownwardMetrics != nil)
-	add("emptyDisk", v.EmptyDisk != nil)
-	add("ephemeral", v.Ephemeral != nil)
-	add("hostDisk", v.HostDisk != nil)
-	add("memoryDump", v.MemoryDump != nil)
-	add("persistentVolumeClaim", v.PersistentVolumeClaim != nil)
-	add("secret", v.Secret != nil)
-	add("serviceAccount", v.ServiceAccount != nil)
-	add("sysprep", v.Sysprep != nil)
-	return sources
-}
-
-// checkUnique reports entries of a list of the spec that have no name or one that was taken before.
-func (c *checker) checkUnique(what string, n int, name func(int) string, path ...any) {
-	for i := range n {
-		if name(i) == "" {
-			c.fail(c.in(append(path, i, "name")...), "no name", "give it a name")
-			continue
-		}
-		if problem := nameProblem(name(i), 63, false); problem != "" {
-			c.fail(c.in(append(path, i, "name")...), problem, "use lower case letters, digits and dashes")
-		}
-		for j := range i {
-			if name(j) == name(i) {
-				first := locate(c.root, c.in(append(path, j, "name")...))
-				c.fail(c.in(append(path, i, "name")...), fmt.Sprintf("two %s are named %s; the first is at line %d", what, quoteValue(name(i)), c.position(first).Line), "rename one")
-				break
-			}
-		}
-	}
-}
-
-func (c *checker) checkContainerDisk(i int, disk *kubevirtv1.ContainerDiskSource) {
-	in := func(field string) []any { return c.in("volumes", i, "containerDisk", field) }
-	if disk.Image == "" {
-		c.fail(in("image"), "no image", "name the image that holds the disk")
-	} else if problem := imageProblem(disk.Image); problem != "" {
-		c.fail(in("image"), problem, "write it as registry/name:tag")
-	}
-	if disk.Path != "" {
-		if problem := pathProblem(disk.Path); problem != "" {
-			c.fail(in("path"), problem, "write the absolute path of the file in the image")
-		}
-	}
-	oneOf(c, func() []any { return in("imagePullPolicy") }, disk.ImagePullPolicy, "Always", "IfNotPresent", "Never")
-}
-
-func (c *checker) checkHostDisk(i int, disk *kubevirtv1.HostDisk, spec *kubevirtv1.VirtualMachineInstanceSpec) {
-	in := func(field string) []any { return c.in("volumes", i, "hostDisk", field) }
-	if disk.Path == "" {
-		c.fail(in("path"), "no path", "write the absolute path of the disk image on the host")
-	} else if problem := pathProblem(disk.Path); problem != "" {
-		c.fail(in("path"), problem, "write the absolute path of the disk image on the host")
-	} else {
-		shared := false
-		for j := range spec.Domain.Devices.Disks {
-			if d := &spec.Domain.Devices.Disks[j]; d.Name == spec.Volumes[i].Name {
-				shared = d.Shareable != nil && *d.Shareable || d.Disk != nil && d.Disk.ReadOnly ||
-					d.LUN != nil && d.LUN.ReadOnly || d.CDRom != nil && (d.CDRom.ReadOnly == nil || *d.CDRom.ReadOnly)
-			}
-		}
-		for _, other := range c.claims {
-			if other.kind == claimHostDisk && other.value == disk.Path && !(other.shared && shared) {
-				c.fail(in("path"), fmt.Sprintf("two volumes of this machine use %s; the first is at line %d", quoteValue(disk.Path), other.position.Line), "use one volume")
-			}
-		}
-		c.claim(claimHostDisk, disk.Path, in("path"), shared)
-	}
-	create := disk.Type == kubevirtv1.HostDiskExistsOrCreate
-	switch {
-	case disk.Type == "":
-		c.fail(in("type"), "no type", "write Disk when the image exists, DiskOrCreate when it may have to be made")
-	case !create:
-		oneOf(c, func() []any { return in("type") }, disk.Type, "Disk", "DiskOrCreate")
-	}
-	given := c.wasGiven(in("capacity"))
-	switch {
-	case create && !given:
-		c.fail(in("capacity"), "no capacity: a disk that has to be made needs a size", "write capacity, such as 10Gi")
-	case create:
-		c.checkSize(in("capacity"), &disk.Capacity, "disk space")
-	case disk.Type == kubevirtv1.HostDiskExists && disk.Capacity.Sign() != 0:
-		c.fail(in("capacity"), "a disk that exists has its size already", "remove capacity, or use type DiskOrCreate")
-	}
-}
-
-func (c *checker) checkCloudInit(i int, volume string, source *kubevirtv1.CloudInitNoCloudSource) {
-	in := func(field string) []any { return c.in("volumes", i, "cloudInitNoCloud", field) }
-	user, network := "", ""
-	if source.UserDataSecretRef != nil {
-		user = source.UserDataSecretRef.Name
-		c.checkSecretRef(in("secretRef"), user)
-	}
-	if source.NetworkDataSecretRef != nil {
-		network = source.NetworkDataSecretRef.Name
-		c.checkSecretRef(in("networkDataSecretRef"), network)
-	}
-	for _, data := range []struct {
-		fields []string
-		values []string
-	}{
-		{[]string{"userData", "userDataBase64", "secretRef"}, []string{source.UserData, source.UserDataBase64, user}},
-		{[]string{"networkData", "networkDataBase64", "networkDataSecretRef"}, []string{source.NetworkData, source.NetworkDataBase64, network}},
-	} {
-		first := ""
-		for f, value := range data.values {
-			if value == "" {
-				continue
-			}
-			if first != "" {
-				c.fail(in(data.fields[f]), data.fields[f]+" and "+first+" exclude each other", "keep one")
-			}
-			first = data.fields[f]
-		}
-		size := len(data.values[0])
-		if data.values[1] != "" {
-			decoded, err := decodeBase64(data.values[1])
-			if err != nil {
-				c.fail(in(data.fields[1]), "is not base64", "encode it (base64 -w0), or write it as it is under "+data.fields[0])
-			}
-			size = max(size, len(decoded))
-		}
-		if size > maxCloudInit {
-			c.fail(in(first), fmt.Sprintf("%d bytes long, at most %d are allowed", size, maxCloudInit), "fetch the rest from within the guest")
-		}
-	}
-	if user != "" {
-		c.claimSecret(user, volume, append(in("secretRef"), "name"), false)
-	}
-	if network != "" {
-		c.claimSecret(network, volume, append(in("networkDataSecretRef"), "name"), true)
-	}
-	if source.UserDataSecretRef == nil && source.NetworkDataSecretRef == nil && source.UserData == "" && source.UserDataBase64 == "" && source.NetworkData == "" && source.NetworkDataBase64 == "" {
-		c.fail(c.in("volumes", i, "cloudInitNoCloud"), "no data", "add userData, networkData or secretRef")
-	}
-}
-
-func (c *checker) checkSecretRef(path []any, name string) {
-	if name == "" {
-		c.fail(append(path, "name"), "no name", "name the Secret")
-	}
-}
-
 func (c *checker) checkDisks(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	disks := spec.Domain.Devices.Disks
-	c.checkUnique("disks", len(disks), func(i int) string { return disks[i].Name }, "domain", "devices", "disks")
+	c.checkUnique("disks", len(disks), func(i int) string { return disks[i].Name }, labelProblem, "domain", "devices", "disks")
+	configDrive := slices.ContainsFunc(spec.Volumes, func(v kubevirtv1.Volume) bool { return v.CloudInitConfigDrive != nil })
 	for i := range disks {
 		disk := &disks[i]
 		in := func(parts ...any) []any { return c.in(append(at("domain", "devices", "disks", i), parts...)...) }
 		volume := volumeNamed(spec, disk.Name)
-		if volume == nil && disk.Name != "" && !c.listMisread(c.in("volumes")) {
-			names := make([]string, len(spec.Volumes))
-			for v := range spec.Volumes {
-				names[v] = spec.Volumes[v].Name
-			}
+		if volume == nil && disk.Name != "" && disk.CDRom == nil && !c.listMisread(c.in("volumes")) {
 			fix := "add a volume of this name, or remove the disk"
-			if near := closest(disk.Name, names); near != "" {
+			if near := closest(disk.Name, volumeNames(spec)); near != "" {
 				fix = fmt.Sprintf("did you mean %q?", near)
 			}
 			c.fail(in("name"), "no volume is named "+quoteValue(disk.Name), fix)
 		}
-		c.checkDiskTarget(disk, volume, in)
+		c.checkDiskTarget(spec, disk, in)
+		c.checkLUN(disk, volume, in)
+		c.checkDiskVolume(disk, volume, in)
 		c.checkSerial(func() []any { return in("serial") }, disk.Serial)
-		oneOf(c, func() []any { return in("cache") }, disk.Cache, "none", "writethrough", "writeback")
-		oneOf(c, func() []any { return in("io") }, disk.IO, "native", "threads", "default")
-		if disk.IO == "native" && (disk.Cache == "writethrough" || disk.Cache == "writeback") {
-			c.fail(in("io"), "native input and output goes past the page cache, which cache "+string(disk.Cache)+" uses", "use cache none, or io threads")
+		c.checkDriver(disk, in)
+		c.checkBlockSize(disk, in)
+		if disk.Tag != "" && !configDrive {
+			c.warn(in("tag"), "tags are handed over on a config drive, and the machine has none", "add a cloudInitConfigDrive volume, or remove the tag")
 		}
-		if disk.ErrorPolicy != nil {
-			oneOf(c, func() []any { return in("errorPolicy") }, *disk.ErrorPolicy, "stop", "ignore", "report", "enospace")
-		}
-		c.checkBlockSize(disk.BlockSize, in)
+	}
+}
+
+// checkDriver checks how the host reads and writes a disk.
+func (c *checker) checkDriver(disk *kubevirtv1.Disk, in func(...any) []any) {
+	oneOf(c, func() []any { return in("cache") }, disk.Cache, kubevirtv1.CacheNone, kubevirtv1.CacheWriteThrough, kubevirtv1.CacheWriteBack)
+	oneOf(c, func() []any { return in("io") }, disk.IO, kubevirtv1.IONative, kubevirtv1.IOThreads, "default")
+	if disk.IO == kubevirtv1.IONative && (disk.Cache == kubevirtv1.CacheWriteThrough || disk.Cache == kubevirtv1.CacheWriteBack) {
+		c.fail(in("io"), "native input and output goes past the page cache, which cache "+string(disk.Cache)+" uses", "use cache none, or io threads")
+	}
+	if isTrueOr(disk.Shareable, false) && (disk.Cache == kubevirtv1.CacheWriteThrough || disk.Cache == kubevirtv1.CacheWriteBack) {
+		c.fail(in("cache"), "what one machine caches of a shared disk is old for the others", "use cache none")
+	}
+	if disk.ErrorPolicy != nil {
+		oneOf(c, func() []any { return in("errorPolicy") }, *disk.ErrorPolicy, "stop", "ignore", "report", "enospace")
 	}
 }
 
@@ -249,9 +58,17 @@ func volumeNamed(spec *kubevirtv1.VirtualMachineInstanceSpec, name string) *kube
 	return nil
 }
 
-// checkDiskTarget checks how a disk is shown to the guest.
-func (c *checker) checkDiskTarget(disk *kubevirtv1.Disk, volume *kubevirtv1.Volume, in func(...any) []any) {
-	kind, bus, kinds := "disk", kubevirtv1.DiskBus(""), 0
+func volumeNames(spec *kubevirtv1.VirtualMachineInstanceSpec) []string {
+	names := make([]string, len(spec.Volumes))
+	for i := range spec.Volumes {
+		names[i] = spec.Volumes[i].Name
+	}
+	return names
+}
+
+// diskTarget says how a disk is shown to the guest; kinds counts the ways that the manifest names.
+func diskTarget(disk *kubevirtv1.Disk) (kind string, bus kubevirtv1.DiskBus, kinds int) {
+	kind = "disk"
 	if disk.Disk != nil {
 		kind, bus, kinds = "disk", disk.Disk.Bus, kinds+1
 	}
@@ -261,57 +78,108 @@ func (c *checker) checkDiskTarget(disk *kubevirtv1.Disk, volume *kubevirtv1.Volu
 	if disk.CDRom != nil {
 		kind, bus, kinds = "cdrom", disk.CDRom.Bus, kinds+1
 	}
+	return kind, bus, kinds
+}
+
+func (c *checker) checkDiskTarget(spec *kubevirtv1.VirtualMachineInstanceSpec, disk *kubevirtv1.Disk, in func(...any) []any) {
+	kind, bus, kinds := diskTarget(disk)
 	if kinds > 1 {
 		c.fail(in(), "a disk is one of disk, lun and cdrom", "keep one")
 		return
 	}
-	busPath := func() []any { return in(kind, "bus") }
+	path := func() []any { return in(kind, "bus") }
 	switch {
 	case bus == "ide":
-		c.fail(busPath(), "the machine type has no IDE bus", "use sata")
+		c.fail(path(), "the machine type has no IDE bus", "use sata")
+	case bus == "fdc":
+		c.fail(path(), "the machine type has no floppy drive", "use a cdrom on sata")
 	case kind == "cdrom" && bus == kubevirtv1.DiskBusVirtio:
-		c.fail(busPath(), "there is no virtio CD-ROM", "use sata or scsi")
-	case kind == "lun" && bus != kubevirtv1.DiskBusSCSI && bus != kubevirtv1.DiskBusVirtio && bus != kubevirtv1.DiskBusSATA:
-		c.failOneOf(busPath(), string(bus), "scsi", "virtio", "sata")
-	case kind == "disk" && bus == kubevirtv1.DiskBusSATA && disk.Disk.ReadOnly:
+		c.fail(path(), "there is no virtio CD-ROM", "use sata or scsi")
+	case kind == "lun" && bus != "" && bus != kubevirtv1.DiskBusSCSI && bus != kubevirtv1.DiskBusVirtio:
+		c.fail(path(), fmt.Sprintf("SCSI commands do not reach a disk on a %s bus", bus), "use scsi")
+	case kind == "disk" && bus == kubevirtv1.DiskBusSATA && disk.Disk != nil && disk.Disk.ReadOnly:
 		c.fail(in("disk", "readonly"), "a sata disk cannot be read-only", "use bus virtio or scsi, or a cdrom")
+	case isForeign(spec.Architecture) && (bus == kubevirtv1.DiskBusSATA || bus == kubevirtv1.DiskBusUSB && spec.Architecture == archS390X):
+		c.fail(path(), fmt.Sprintf("there is no %s bus on %s", bus, spec.Architecture), "use virtio or scsi")
 	default:
-		oneOf(c, busPath, bus, "virtio", "scsi", "sata", "usb")
+		oneOf(c, path, bus, kubevirtv1.DiskBusVirtio, kubevirtv1.DiskBusSCSI, kubevirtv1.DiskBusSATA, kubevirtv1.DiskBusUSB)
 	}
-	if kind == "lun" && volume != nil && volume.PersistentVolumeClaim == nil && volume.DataVolume == nil && volume.HostDisk == nil {
-		c.fail(in("lun"), "a lun needs a volume that is a block device", "use disk, or a hostDisk volume with the device's path")
-	}
-	if disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && bus != kubevirtv1.DiskBusVirtio {
+	if isTrueOr(disk.DedicatedIOThread, false) && bus != kubevirtv1.DiskBusVirtio {
 		c.fail(in("dedicatedIOThread"), fmt.Sprintf("disks on a %s bus have no thread of their own", bus), "use bus virtio")
 	}
 	if disk.CDRom != nil {
-		oneOf(c, func() []any { return in("cdrom", "tray") }, disk.CDRom.Tray, "open", "closed")
+		oneOf(c, func() []any { return in("cdrom", "tray") }, disk.CDRom.Tray, kubevirtv1.TrayStateOpen, kubevirtv1.TrayStateClosed)
 	}
-	if disk.Disk != nil && disk.Disk.PciAddress != "" {
-		if bus != kubevirtv1.DiskBusVirtio {
-			c.fail(in("disk", "pciAddress"), "only a virtio disk has a PCI address", "use bus virtio, or remove pciAddress")
-		}
-		c.checkPCIAddress(in("disk", "pciAddress"), disk.Disk.PciAddress)
+	if disk.Disk != nil && disk.Disk.PciAddress != "" && bus != kubevirtv1.DiskBusVirtio {
+		c.fail(in("disk", "pciAddress"), "only a virtio disk has a PCI address", "use bus virtio, or remove pciAddress")
 	}
 }
 
-func (c *checker) checkBlockSize(size *kubevirtv1.BlockSize, in func(...any) []any) {
+// checkLUN checks a disk whose guest talks SCSI with a device of the host.
+func (c *checker) checkLUN(disk *kubevirtv1.Disk, volume *kubevirtv1.Volume, in func(...any) []any) {
+	if disk.LUN == nil {
+		return
+	}
+	if disk.LUN.Reservation && disk.LUN.Bus != kubevirtv1.DiskBusSCSI {
+		c.fail(in("lun", "reservation"), "persistent reservations are SCSI commands", "use bus scsi")
+	}
+	if disk.Serial != "" {
+		c.fail(in("serial"), "a lun shows the serial number of its device", "remove it, or use disk")
+	}
+	if volume == nil || len(volumeSources(volume)) != 1 {
+		return
+	}
+	switch {
+	case volume.HostDisk != nil && volume.HostDisk.Type == kubevirtv1.HostDiskExistsOrCreate:
+		c.fail(in("lun"), "a lun needs a block device, and a hostDisk that has to be made is a file", "use disk, or a hostDisk of type Disk with the device's path")
+	case volume.PersistentVolumeClaim == nil && volume.DataVolume == nil && volume.HostDisk == nil:
+		c.fail(in("lun"), "a lun needs a volume that is a block device", "use disk, or a hostDisk volume with the device's path")
+	}
+}
+
+// checkDiskVolume checks whether a volume can be shown as this disk.
+func (c *checker) checkDiskVolume(disk *kubevirtv1.Disk, volume *kubevirtv1.Volume, in func(...any) []any) {
+	if volume == nil {
+		return
+	}
+	if isTrueOr(disk.Shareable, false) && (volume.EmptyDisk != nil || volume.ContainerDisk != nil || volume.Ephemeral != nil) {
+		c.fail(in("shareable"), "the image of this volume belongs to one machine: two that write to a qcow2 image destroy it", "remove it, or share a hostDisk or a claim")
+	}
+	if volume.DownwardMetrics != nil {
+		switch {
+		case disk.Disk == nil:
+			c.fail(in(), "downward metrics are read from a disk", "write disk: {bus: virtio}")
+		case disk.Disk.Bus != kubevirtv1.DiskBusVirtio:
+			c.fail(in("disk", "bus"), "downward metrics are read from a virtio disk", "use virtio")
+		}
+	}
+}
+
+func (c *checker) checkBlockSize(disk *kubevirtv1.Disk, in func(...any) []any) {
+	size := disk.BlockSize
 	if size == nil || size.Custom == nil {
 		return
 	}
-	if size.MatchVolume != nil && size.MatchVolume.Enabled != nil && *size.MatchVolume.Enabled {
+	if enabled(size.MatchVolume) {
 		c.fail(in("blockSize"), "custom and matchVolume exclude each other", "keep one")
 		return
 	}
+	custom, path := size.Custom, func(field string) []any { return in("blockSize", "custom", field) }
 	for _, one := range []struct {
 		name  string
 		value uint
-	}{{"logical", size.Custom.Logical}, {"physical", size.Custom.Physical}} {
+	}{{"logical", custom.Logical}, {"physical", custom.Physical}} {
 		if one.value < 512 || one.value > 2<<20 || one.value&(one.value-1) != 0 {
-			c.fail(in("blockSize", "custom", one.name), fmt.Sprintf("%d is not a power of 2 from 512 to 2097152", one.value), "use 512 or 4096")
+			c.fail(path(one.name), fmt.Sprintf("%d is not a power of 2 from 512 to 2097152", one.value), "use 512 or 4096")
 		}
 	}
-	if size.Custom.Logical > size.Custom.Physical {
-		c.fail(in("blockSize", "custom", "logical"), "the logical block is larger than the physical one", "use the same size")
+	if custom.Logical > custom.Physical {
+		c.fail(path("logical"), "the logical block is larger than the physical one", "use the same size")
+	}
+	if _, bus, _ := diskTarget(disk); bus == kubevirtv1.DiskBusSATA && custom.Logical > 512 {
+		c.fail(path("logical"), "QEMU's sata disks have logical blocks of 512 bytes", "use 512, or bus virtio or scsi")
+	}
+	if discard := custom.DiscardGranularity; discard != nil && custom.Logical > 0 && *discard%custom.Logical != 0 {
+		c.fail(path("discardGranularity"), fmt.Sprintf("%d is not a multiple of the logical block", *discard), fmt.Sprintf("use a multiple of %d", custom.Logical))
 	}
 }

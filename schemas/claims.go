@@ -7,7 +7,6 @@ const (
 	claimMAC      claimKind = iota // an explicit MAC address
 	claimUUID                      // an explicit firmware UUID
 	claimHostDisk                  // a disk image on the host
-	claimSecret                    // a Secret that a cloud-init volume refers to; no conflict, but it must exist
 )
 
 // said names the kind in a sentence.
@@ -21,7 +20,7 @@ func (k claimKind) said() string {
 	return "disk image"
 }
 
-// claim is something that must be unique among machines, or must exist. Claims are gathered when a file is read, so
+// claim is something that must be unique among machines. Claims are gathered when a file is read, so
 // that Assemble need not look into the objects.
 type claim struct {
 	kind     claimKind
@@ -31,9 +30,6 @@ type claim struct {
 	position Position
 	// shared disk images may have several users.
 	shared bool
-	// volume and network belong to Secrets: where the content goes.
-	volume  string
-	network bool
 }
 
 func (c *checker) claim(kind claimKind, value string, path []any, shared bool) {
@@ -41,12 +37,6 @@ func (c *checker) claim(kind claimKind, value string, path []any, shared bool) {
 		kind: kind, value: value, hash: claimHash(kind, value), shared: shared,
 		path: pathString(c.prefix, elements(path)), position: c.position(locate(c.root, path)),
 	})
-}
-
-func (c *checker) claimSecret(name, volume string, path []any, network bool) {
-	c.claim(claimSecret, name, path, false)
-	last := &c.claims[len(c.claims)-1]
-	last.volume, last.network = volume, network
 }
 
 // claimHash is FNV-1a; equal hashes are looked at more closely, so collisions do no harm.

@@ -1,9 +1,11 @@
 package schemas
 
 import (
+	"fmt"
 	"reflect"
 
 	"go.yaml.in/yaml/v3"
+	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
 // isNull reports whether a node says null, which leaves a field as it is.
@@ -105,9 +107,6 @@ func (d *document) decodeStruct(n *yaml.Node, v reflect.Value, info *typeInfo, s
 		index, ok := info.byName[key.Value]
 		switch {
 		case !ok:
-			if merged {
-				break
-			}
 			if unknown[key.Value] {
 				d.errorAt(key, "this key is given twice", "remove one of them")
 			} else {
@@ -140,11 +139,30 @@ func (d *document) unknownField(key *yaml.Node, info *typeInfo) {
 		return
 	}
 	near, fix := suggestField(info, key.Value)
+	if instead := retired(info.typ, key.Value); instead != "" {
+		d.errorAt(key, fmt.Sprintf("%s was a field of KubeVirt once", quoteValue(key.Value)), instead)
+		return
+	}
 	d.errorAt(key, "unknown field "+quoteValue(key.Value), fix)
 	if near != "" {
 		d.path[len(d.path)-1].name = near
 		d.suggested = append(d.suggested, pathString(d.prefix, d.path))
 	}
+}
+
+// retired says what to use in place of a field that KubeVirt had in former versions; "" for others.
+func retired(owner reflect.Type, name string) string {
+	switch owner {
+	case reflect.TypeFor[kubevirtv1.Disk]():
+		if name == "floppy" {
+			return "no machine type has a floppy drive: use cdrom"
+		}
+	case reflect.TypeFor[kubevirtv1.Volume]():
+		if name == "registryDisk" {
+			return "use containerDisk"
+		}
+	}
+	return ""
 }
 
 // decodeField reads one field, if gitvirt carries it out.
@@ -240,7 +258,11 @@ func (d *document) mergeSources(value *yaml.Node) []*yaml.Node {
 	case yaml.SequenceNode:
 		var sources []*yaml.Node
 		for _, item := range value.Content {
-			if item = resolve(item); item.Kind == yaml.MappingNode && d.spend(item) {
+			item = resolve(item)
+			switch {
+			case item.Kind != yaml.MappingNode:
+				d.errorAt(item, "<< merges mappings, found "+found(item, d.secret), "")
+			case d.spend(item):
 				sources = append(sources, item)
 			}
 		}

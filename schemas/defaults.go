@@ -13,6 +13,10 @@ import (
 // manifest does not name stays empty, see FirmwareUUID and MACAddress. It may be applied twice.
 func applyDefaults(vm *kubevirtv1.VirtualMachine) {
 	spec := &vm.Spec.Template.Spec
+	if spec.Architecture == "" {
+		spec.Architecture = archAMD64
+	}
+	defaultMachineType(spec)
 	defaultCPURequest(&spec.Domain.Resources)
 	defaultGuestMemory(&spec.Domain)
 	defaultTopology(&spec.Domain)
@@ -22,15 +26,8 @@ func applyDefaults(vm *kubevirtv1.VirtualMachine) {
 	if spec.Domain.Features == nil {
 		spec.Domain.Features = &kubevirtv1.Features{}
 	}
-	for i := range spec.Domain.Devices.Inputs {
-		input := &spec.Domain.Devices.Inputs[i]
-		if input.Bus == "" {
-			input.Bus = kubevirtv1.InputBusUSB
-		}
-		if input.Type == "" {
-			input.Type = kubevirtv1.InputTypeTablet
-		}
-	}
+	defaultInputs(spec)
+	defaultForeign(spec)
 	// KubeVirt's own defaulting would invent a random UUID here.
 	firmware := spec.Domain.Firmware
 	spec.Domain.Firmware = nil
@@ -41,13 +38,73 @@ func applyDefaults(vm *kubevirtv1.VirtualMachine) {
 	}
 	defaultHyperv(&spec.Domain)
 	defaultBuses(spec)
-	if watchdog := spec.Domain.Devices.Watchdog; watchdog != nil && watchdog.Diag288 == nil {
-		if watchdog.I6300ESB == nil {
+	defaultWatchdog(spec)
+}
+
+// defaultMachineType takes the board that KubeVirt takes on each architecture.
+func defaultMachineType(spec *kubevirtv1.VirtualMachineInstanceSpec) {
+	if spec.Domain.Machine == nil {
+		spec.Domain.Machine = &kubevirtv1.Machine{}
+	}
+	if spec.Domain.Machine.Type == "" {
+		spec.Domain.Machine.Type, _ = machineTypes(spec.Architecture)
+	}
+}
+
+func defaultInputs(spec *kubevirtv1.VirtualMachineInstanceSpec) {
+	bus := kubevirtv1.InputBusUSB
+	if spec.Architecture == archS390X { // which has no USB
+		bus = kubevirtv1.InputBusVirtio
+	}
+	for i := range spec.Domain.Devices.Inputs {
+		input := &spec.Domain.Devices.Inputs[i]
+		if input.Bus == "" {
+			input.Bus = bus
+		}
+		if input.Type == "" {
+			input.Type = kubevirtv1.InputTypeTablet
+		}
+	}
+}
+
+// defaultForeign is what other architectures have in place of amd64's defaults.
+func defaultForeign(spec *kubevirtv1.VirtualMachineInstanceSpec) {
+	switch spec.Architecture {
+	case archARM64:
+		if spec.Domain.CPU.Model == "" {
+			spec.Domain.CPU.Model = kubevirtv1.CPUModeHostPassthrough
+		}
+		if spec.Domain.Firmware == nil {
+			spec.Domain.Firmware = &kubevirtv1.Firmware{}
+		}
+		if spec.Domain.Firmware.Bootloader == nil {
+			spec.Domain.Firmware.Bootloader = &kubevirtv1.Bootloader{EFI: &kubevirtv1.EFI{SecureBoot: new(bool)}}
+		}
+	case archS390X:
+		if spec.Domain.Features.ACPI.Enabled == nil {
+			spec.Domain.Features.ACPI.Enabled = new(bool)
+		}
+	}
+}
+
+// defaultWatchdog gives a watchdog the model of its architecture and has it reset the machine.
+func defaultWatchdog(spec *kubevirtv1.VirtualMachineInstanceSpec) {
+	watchdog := spec.Domain.Devices.Watchdog
+	if watchdog == nil {
+		return
+	}
+	if watchdog.I6300ESB == nil && watchdog.Diag288 == nil {
+		if spec.Architecture == archS390X {
+			watchdog.Diag288 = &kubevirtv1.Diag288Watchdog{}
+		} else {
 			watchdog.I6300ESB = &kubevirtv1.I6300ESBWatchdog{}
 		}
-		if watchdog.I6300ESB.Action == "" {
-			watchdog.I6300ESB.Action = kubevirtv1.WatchdogActionReset
-		}
+	}
+	if watchdog.I6300ESB != nil && watchdog.I6300ESB.Action == "" {
+		watchdog.I6300ESB.Action = kubevirtv1.WatchdogActionReset
+	}
+	if watchdog.Diag288 != nil && watchdog.Diag288.Action == "" {
+		watchdog.Diag288.Action = kubevirtv1.WatchdogActionReset
 	}
 }
 
@@ -65,7 +122,8 @@ func defaultCPURequest(resources *kubevirtv1.ResourceRequirements) {
 	resources.Requests[corev1.ResourceCPU] = limit
 }
 
-// defaultGuestMemory takes the guest's memory from the requests or else the limits.
+// defaultGuestMemory takes the guest's memory from the requests or else the limits; a guest on huge pages of which
+// nobody says more has one page.
 func defaultGuestMemory(domain *kubevirtv1.DomainSpec) {
 	if domain.Memory == nil {
 		domain.Memory = &kubevirtv1.Memory{}
@@ -79,6 +137,11 @@ func defaultGuestMemory(domain *kubevirtv1.DomainSpec) {
 			found = quantity.DeepCopy()
 			domain.Memory.Guest = &found
 			return
+		}
+	}
+	if pages := domain.Memory.Hugepages; pages != nil {
+		if size, err := resource.ParseQuantity(pages.PageSize); err == nil && size.Sign() > 0 {
+			domain.Memory.Guest = &size
 		}
 	}
 }
@@ -153,26 +216,26 @@ func defaultDisks(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	}
 }
 
-// defaultBuses attaches disks the way every guest understands: SATA on x86, virtio elsewhere.
+// defaultBuses attaches disks the way every guest understands: SATA on x86, virtio elsewhere. What such a bus cannot
+// carry goes elsewhere: SCSI commands and CD-ROMs without SATA to a SCSI bus, downward metrics to virtio.
 func defaultBuses(spec *kubevirtv1.VirtualMachineInstanceSpec) {
-	bus := kubevirtv1.DiskBusSATA
-	switch spec.Architecture {
-	case "arm64", "s390x", "ppc64le":
-		bus = kubevirtv1.DiskBusVirtio
+	bus, trays := kubevirtv1.DiskBusSATA, kubevirtv1.DiskBusSATA
+	if spec.Architecture == archARM64 || spec.Architecture == archS390X {
+		bus, trays = kubevirtv1.DiskBusVirtio, kubevirtv1.DiskBusSCSI
 	}
 	for i := range spec.Domain.Devices.Disks {
 		disk := &spec.Domain.Devices.Disks[i]
 		if disk.Disk != nil && disk.Disk.Bus == "" {
 			disk.Disk.Bus = bus
+			if volume := volumeNamed(spec, disk.Name); volume != nil && volume.DownwardMetrics != nil {
+				disk.Disk.Bus = kubevirtv1.DiskBusVirtio
+			}
 		}
 		if disk.LUN != nil && disk.LUN.Bus == "" {
-			disk.LUN.Bus = bus
+			disk.LUN.Bus = kubevirtv1.DiskBusSCSI
 		}
 		if disk.CDRom != nil && disk.CDRom.Bus == "" {
-			disk.CDRom.Bus = bus
-			if bus == kubevirtv1.DiskBusVirtio { // there is no virtio CD-ROM
-				disk.CDRom.Bus = kubevirtv1.DiskBusSCSI
-			}
+			disk.CDRom.Bus = trays
 		}
 	}
 }

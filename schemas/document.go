@@ -27,6 +27,9 @@ type document struct {
 	line int
 	// prefix is the path of the object within a list, such as "items[2].".
 	prefix string
+	// source is the text that the document was read from, item its place in a list there.
+	source *source
+	item   int
 	// secret says that no value may be printed.
 	secret bool
 	// budget is what reading may cost yet, in nodes; aliases are paid for each time they are used.

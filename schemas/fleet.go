@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
 // Platform is where the machines of a repository run.
@@ -52,6 +54,9 @@ type FleetSpec struct {
 	Status FleetStatus `json:"status,omitempty,omitzero"`
 	// Interval is the time between two polls of the repository, at least a second; zero leaves it to the controller.
 	Interval Duration `json:"interval,omitempty,omitzero"`
+	// PermittedHostDevices says which devices of the host a GPU, a host device or an SR-IOV interface may get. It is the
+	// structure of KubeVirt's configuration.
+	PermittedHostDevices *kubevirtv1.PermittedHostDevices `json:"permittedHostDevices,omitempty"`
 }
 
 // FleetStatus says where the state of the machines is written.
@@ -91,6 +96,9 @@ func DefaultFleet() *Fleet {
 	fleet.setDefaults()
 	return fleet
 }
+
+// defaultFleet is DefaultFleet, the same each time.
+var defaultFleet = sync.OnceValue(DefaultFleet)
 
 func (f *Fleet) setDefaults() {
 	if f.Spec.Platform == "" {
@@ -141,6 +149,7 @@ func readFleet(d *document, h *header) {
 	if interval := time.Duration(spec.Interval); interval != 0 && interval < time.Second {
 		c.fail(at("spec", "interval"), fmt.Sprintf("%s is shorter than a second", interval), "use 1s or more")
 	}
+	c.permittedDevices(spec.PermittedHostDevices)
 	if d.broke { // what is wrong counts as not said
 		for _, wrong := range []struct {
 			path  []any

@@ -21,7 +21,7 @@ func parseJSON(file *File, content []byte) {
 		file.unreadable(Position{File: file.Path, Line: line, Column: column}, message, fix)
 		return
 	}
-	for {
+	for index := 0; ; index++ {
 		root, err := r.value(0)
 		if errors.Is(err, io.EOF) {
 			return
@@ -31,8 +31,7 @@ func parseJSON(file *File, content []byte) {
 			file.unreadable(Position{File: file.Path, Line: line, Column: column}, "not valid JSON: "+explainJSON(err), "")
 			return
 		}
-		budget := budgetFor(len(content))
-		readObject(&document{file: file, root: root, budget: &budget}, "")
+		(&source{text: content, json: true, index: index}).read(file, root)
 	}
 }
 

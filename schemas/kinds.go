@@ -8,60 +8,80 @@ import (
 
 // The other kinds that gitvirt reads.
 const (
-	KindSecret = "Secret"
-	KindFleet  = "Fleet"
+	KindReplicaSet            = "VirtualMachineInstanceReplicaSet"
+	KindPool                  = "VirtualMachinePool"
+	KindInstancetype          = "VirtualMachineInstancetype"
+	KindClusterInstancetype   = "VirtualMachineClusterInstancetype"
+	KindPreference            = "VirtualMachinePreference"
+	KindClusterPreference     = "VirtualMachineClusterPreference"
+	KindDataVolume            = "DataVolume"
+	KindPersistentVolumeClaim = "PersistentVolumeClaim"
+	KindPersistentVolume      = "PersistentVolume"
+	KindSecret                = "Secret"
+	KindConfigMap             = "ConfigMap"
+	KindService               = "Service"
+	KindNetwork               = "NetworkAttachmentDefinition"
+	KindFleet                 = "Fleet"
 )
 
 // The API versions of the kinds that gitvirt reads.
 const (
-	APIVersionKubeVirt = "kubevirt.io/v1"
-	APIVersionFleet    = "gitvirt.io/v1alpha1"
-	APIVersionCore     = "v1"
+	APIVersionKubeVirt     = "kubevirt.io/v1"
+	APIVersionPool         = "pool.kubevirt.io/v1beta1"
+	APIVersionInstancetype = "instancetype.kubevirt.io/v1beta1"
+	APIVersionCDI          = "cdi.kubevirt.io/v1beta1"
+	APIVersionNetwork      = "k8s.cni.cncf.io/v1"
+	APIVersionFleet        = "gitvirt.io/v1alpha1"
+	APIVersionCore         = "v1"
 )
 
 // accepts returns the API versions of a kind that gitvirt reads, the preferred one first; none for other kinds.
-func accepts(kind string) (versions [2]string, ok bool) {
+func accepts(kind string) []string {
 	switch kind {
-	case KindVirtualMachine, KindVirtualMachineInstance:
-		return [2]string{APIVersionKubeVirt, "kubevirt.io/v1alpha3"}, true
-	case KindSecret:
-		return [2]string{APIVersionCore}, true
+	case KindVirtualMachine, KindVirtualMachineInstance, KindReplicaSet:
+		return []string{APIVersionKubeVirt, "kubevirt.io/v1alpha3"}
+	case KindPool:
+		return []string{APIVersionPool, "pool.kubevirt.io/v1alpha1"}
+	case KindInstancetype, KindClusterInstancetype, KindPreference, KindClusterPreference:
+		return []string{APIVersionInstancetype, "instancetype.kubevirt.io/v1alpha2", "instancetype.kubevirt.io/v1alpha1"}
+	case KindDataVolume:
+		return []string{APIVersionCDI}
+	case KindPersistentVolumeClaim, KindPersistentVolume, KindSecret, KindConfigMap, KindService:
+		return []string{APIVersionCore}
+	case KindNetwork:
+		return []string{APIVersionNetwork}
 	case KindFleet:
-		return [2]string{APIVersionFleet}, true
+		return []string{APIVersionFleet}
 	}
-	return versions, false
+	return nil
+}
+
+// isClusterKind tells the kinds whose objects live in no namespace; their addresses have DefaultNamespace.
+func isClusterKind(kind string) bool {
+	return kind == KindClusterInstancetype || kind == KindClusterPreference || kind == KindPersistentVolume
 }
 
 // listOf returns the kind of the objects in a list kind; "" means that each item says its own.
 func listOf(kind string) (item string, ok bool) {
-	switch kind {
-	case "List":
-		return "", true
-	case "VirtualMachineList", "VirtualMachineInstanceList", "SecretList", "FleetList":
-		return strings.TrimSuffix(kind, "List"), true
+	item, ok = strings.CutSuffix(kind, "List")
+	if !ok || item == "" {
+		return "", kind == "List"
 	}
-	return "", false
+	return item, accepts(item) != nil
 }
 
 // knownKinds lists the kinds of KubeVirt, CDI and Kubernetes that a repository of machines may hold and that gitvirt
 // does not carry out, by API group, with what to do instead.
 func knownKinds() map[string]map[string]string {
 	const (
-		machines = "write each machine as a VirtualMachine"
-		sizes    = "write cpu and memory into the VirtualMachine's spec.template.spec.domain"
-		storage  = "use containerDisk, hostDisk or emptyDisk volumes"
-		action   = "it is an action on a cluster, not a wish: remove it"
-		cluster  = "if something else applies it, add the file to .gitvirtignore"
+		presets = "presets are gone from KubeVirt as well: use a VirtualMachineInstancetype and a VirtualMachinePreference"
+		source  = "write the source into the DataVolume's spec.source"
+		action  = "it is an action on a cluster, not a wish: remove it"
+		cluster = "if something else applies it, add the file to .gitvirtignore"
 	)
 	return map[string]map[string]string{
 		"kubevirt.io": {
-			"VirtualMachineInstanceReplicaSet": machines, "VirtualMachineInstancePreset": machines,
-			"VirtualMachineInstanceMigration": action, "KubeVirt": cluster,
-		},
-		"pool.kubevirt.io": {"VirtualMachinePool": machines},
-		"instancetype.kubevirt.io": {
-			"VirtualMachineInstancetype": sizes, "VirtualMachineClusterInstancetype": sizes,
-			"VirtualMachinePreference": sizes, "VirtualMachineClusterPreference": sizes,
+			"VirtualMachineInstancePreset": presets, "VirtualMachineInstanceMigration": action, "KubeVirt": cluster,
 		},
 		"snapshot.kubevirt.io": {
 			"VirtualMachineSnapshot": action, "VirtualMachineSnapshotContent": action, "VirtualMachineRestore": action,
@@ -71,16 +91,14 @@ func knownKinds() map[string]map[string]string {
 		"backup.kubevirt.io":     {"VirtualMachineBackup": action, "VirtualMachineBackupTracker": action},
 		"migrations.kubevirt.io": {"MigrationPolicy": cluster},
 		"cdi.kubevirt.io": {
-			"DataVolume": storage, "DataSource": storage, "DataImportCron": storage, "VolumeImportSource": storage,
-			"VolumeCloneSource": storage, "VolumeUploadSource": storage, "StorageProfile": cluster, "ObjectTransfer": cluster,
+			"DataSource": source, "DataImportCron": source, "VolumeImportSource": source,
+			"VolumeCloneSource": source, "VolumeUploadSource": source, "StorageProfile": cluster, "ObjectTransfer": cluster,
 			"CDI": cluster, "CDIConfig": cluster,
 		},
 		"": {
-			"ConfigMap": "write the files with the cloud-init user data", "PersistentVolumeClaim": storage, "PersistentVolume": storage,
-			"Service": "use the ports of a masquerade interface", "Namespace": cluster + "; namespaces need not be made",
-			"Pod": cluster, "ServiceAccount": cluster, "Node": cluster, "Endpoints": cluster, "ResourceQuota": cluster, "LimitRange": cluster,
+			"Namespace": cluster + "; namespaces need not be made",
+			"Pod":       cluster, "ServiceAccount": cluster, "Node": cluster, "Endpoints": cluster, "ResourceQuota": cluster, "LimitRange": cluster,
 		},
-		"k8s.cni.cncf.io":             {"NetworkAttachmentDefinition": cluster},
 		"storage.k8s.io":              {"StorageClass": cluster, "VolumeSnapshotClass": cluster},
 		"snapshot.storage.k8s.io":     {"VolumeSnapshot": cluster, "VolumeSnapshotContent": cluster, "VolumeSnapshotClass": cluster},
 		"networking.k8s.io":           {"NetworkPolicy": cluster, "Ingress": cluster},
@@ -110,7 +128,11 @@ func refuseKind(apiVersion, kind string) (message, fix string, opaque bool) {
 		}
 		return fmt.Sprintf("%s is known to %s, not carried out by gitvirt", kind, owner), instead, false
 	}
-	names := []string{KindVirtualMachine, KindVirtualMachineInstance, KindSecret, KindFleet, "VirtualMachineList", "VirtualMachineInstanceList"}
+	names := []string{
+		KindVirtualMachine, KindVirtualMachineInstance, KindReplicaSet, KindPool, "VirtualMachineList", "VirtualMachineInstanceList",
+		KindInstancetype, KindClusterInstancetype, KindPreference, KindClusterPreference, KindDataVolume, KindPersistentVolumeClaim,
+		KindPersistentVolume, KindSecret, KindConfigMap, KindService, KindNetwork, KindFleet,
+	}
 	near := ""
 	for _, name := range names {
 		if editDistance(strings.ToLower(kind), strings.ToLower(name)) <= 2 {
@@ -118,9 +140,12 @@ func refuseKind(apiVersion, kind string) (message, fix string, opaque bool) {
 			break
 		}
 	}
-	opaque = strings.HasPrefix(near, "VirtualMachine")
-	if groupOf(apiVersion) == "kubevirt.io" { // whatever it was meant to be, it was meant as a machine
+	opaque = isMachineKind(strings.TrimSuffix(near, "List"))
+	switch groupOf(apiVersion) {
+	case "kubevirt.io": // whatever it was meant to be, it was meant as a machine
 		near, opaque = cmp.Or(near, KindVirtualMachine), true
+	case "pool.kubevirt.io":
+		near, opaque = cmp.Or(near, KindPool), true
 	}
 	fix = "if the file is not for gitvirt, add it to .gitvirtignore"
 	if near != "" {
@@ -128,3 +153,11 @@ func refuseKind(apiVersion, kind string) (message, fix string, opaque bool) {
 	}
 	return "unknown kind " + quoteValue(kind), fix, opaque
 }
+
+// isMachineKind tells the kinds that become domains: machines and sets of machines.
+func isMachineKind(kind string) bool {
+	return kind == KindVirtualMachine || kind == KindVirtualMachineInstance || isSetKind(kind)
+}
+
+// isSetKind tells the kinds that become several machines.
+func isSetKind(kind string) bool { return kind == KindReplicaSet || kind == KindPool }

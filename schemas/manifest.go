@@ -2,8 +2,8 @@ package schemas
 
 import (
 	"strconv"
+	"sync/atomic"
 
-	corev1 "k8s.io/api/core/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 )
@@ -13,7 +13,6 @@ import (
 type File struct {
 	Path        string
 	VMs         []*VM
-	Secrets     []*Secret
 	Fleet       *Fleet
 	Diagnostics Diagnostics
 	// Broken lists the objects the file names but that have errors: they exist in the desired state and are
@@ -22,6 +21,24 @@ type File struct {
 	// Opaque says that not even the names of all its objects could be read, so nobody can tell what the file
 	// asks for; while there is an opaque file nothing is destroyed.
 	Opaque bool
+
+	// objects are what machines refer to.
+	objects []*object
+	// drafts wait for their instancetype or preference, which other files may hold.
+	drafts []*draft
+	// paused are the sets whose machines nobody is to touch.
+	paused []Broken
+	// members counts the machines that come from sets.
+	members int
+}
+
+// object is something of the repository that machines refer to.
+type object struct {
+	address  Address
+	position Position
+	// value is a Content (Secret, ConfigMap), *instancetype, *preference, *claimSource, *volumeSource, *service or
+	// *attachment.
+	value any
 }
 
 // Broken is an object whose manifest has errors.
@@ -54,9 +71,14 @@ type VM struct {
 	// Hash is the hex SHA-256 of Record: equal hashes mean equal wishes.
 	Hash string
 
-	claims []claim
-	// secretsAt is where the digests of Secrets go in Record.
-	secretsAt int
+	claims     []claim
+	references []reference
+	// labels are those that Services select by.
+	labels map[string]string
+	// resolvedAt is where what references resolve to goes in Record.
+	resolvedAt int
+	// resolved remembers what references resolved to last; several goroutines may use a VM.
+	resolved *atomic.Pointer[resolution]
 }
 
 // Spec returns the VirtualMachineInstanceSpec of the VM.
@@ -112,11 +134,4 @@ type HostDeviceSelector struct {
 	Mediated []string `json:"mediated,omitempty"`
 	// USB are the devices that are handed over together: all of one entry.
 	USB []kubevirtv1.USBSelector `json:"usb,omitempty"`
-}
-
-// Secret is a core/v1 Secret of the repository; its values are sensitive.
-type Secret struct {
-	Address  Address
-	Position Position
-	Object   *corev1.Secret
 }

@@ -3,7 +3,7 @@ package schemas
 import (
 	"fmt"
 	"reflect"
-	"strings"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -40,8 +40,8 @@ func readObject(d *document, itemKind string) {
 		readList(d, item)
 		return
 	}
-	versions, ok := accepts(h.kind)
-	if !ok {
+	versions := accepts(h.kind)
+	if versions == nil {
 		message, fix, opaque := refuseKind(h.apiVersion, h.kind)
 		d.file.Opaque = d.file.Opaque || opaque
 		d.push("kind")
@@ -63,21 +63,43 @@ func (h *header) address() Address {
 }
 
 // readKind reads an object of a kind that gitvirt knows.
-func readKind(d *document, h *header, versions [2]string) {
+func readKind(d *document, h *header, versions []string) {
 	checkVersion(d, h, versions)
 	checkName(d, h)
+	if isClusterKind(h.kind) {
+		h.namespace = DefaultNamespace
+	}
 	d.secret = h.kind == KindSecret
 	switch h.kind {
 	case KindVirtualMachine, KindVirtualMachineInstance:
 		readVM(d, h)
+	case KindReplicaSet:
+		readReplicaSet(d, h)
+	case KindPool:
+		readPool(d, h)
+	case KindInstancetype, KindClusterInstancetype:
+		readInstancetype(d, h)
+	case KindPreference, KindClusterPreference:
+		readPreference(d, h)
+	case KindDataVolume:
+		readDataVolume(d, h)
+	case KindPersistentVolumeClaim:
+		readPersistentVolumeClaim(d, h)
+	case KindPersistentVolume:
+		readPersistentVolume(d, h)
 	case KindSecret:
 		readSecret(d, h)
+	case KindConfigMap:
+		readConfigMap(d, h)
+	case KindService:
+		readService(d, h)
+	case KindNetwork:
+		readNetwork(d, h)
 	case KindFleet:
 		readFleet(d, h)
 	}
-	machine := strings.HasPrefix(h.kind, KindVirtualMachine)
 	switch {
-	case machine && (d.ambiguous || !h.nameUsable || *d.budget < 0):
+	case isMachineKind(h.kind) && (d.ambiguous || !h.nameUsable || *d.budget < 0):
 		d.file.Opaque = true
 		fallthrough
 	case d.broke:
@@ -148,11 +170,11 @@ func lookupMerged(n *yaml.Node, key string, steps *int) *yaml.Node {
 	return nil
 }
 
-func checkVersion(d *document, h *header, versions [2]string) {
+func checkVersion(d *document, h *header, versions []string) {
 	if h.apiVersion == "" && h.kindNode == d.root { // an item of a typed list
 		return
 	}
-	if h.apiVersion != "" && (h.apiVersion == versions[0] || h.apiVersion == versions[1]) {
+	if slices.Contains(versions, h.apiVersion) {
 		return
 	}
 	d.push("apiVersion")
@@ -252,8 +274,19 @@ func readList(d *document, itemKind string) {
 		return
 	}
 	for i, item := range items.Content {
-		object := &document{file: d.file, root: item, line: d.line, prefix: fmt.Sprintf("items[%d].", i), budget: d.budget}
+		object := &document{
+			file: d.file, root: item, line: d.line, prefix: itemPrefix(i), budget: d.budget, source: d.source, item: i,
+		}
 		readObject(object, itemKind)
+	}
+}
+
+func itemPrefix(i int) string { return fmt.Sprintf("items[%d].", i) }
+
+// keep adds an object that machines may refer to, unless something is wrong with it.
+func (d *document) keep(h *header, value any) {
+	if !d.broke && h.nameUsable && !d.ambiguous && *d.budget >= 0 {
+		d.file.objects = append(d.file.objects, &object{address: h.address(), position: d.position(h.nameNode), value: value})
 	}
 }
 

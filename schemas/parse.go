@@ -90,9 +90,9 @@ func isMarker(line []byte, marker string) bool {
 
 // parseYAML reads one YAML document.
 func parseYAML(file *File, p part) {
-	budget := budgetFor(len(p.text))
+	from := &source{text: p.text, line: p.line}
 	if root, ok := quickYAML(p.text); ok {
-		readObject(&document{file: file, root: root, line: p.line, budget: &budget}, "")
+		from.read(file, root)
 		return
 	}
 	if at, message, fix := badText(p.text); message != "" {
@@ -107,10 +107,9 @@ func parseYAML(file *File, p part) {
 		file.unreadable(Position{File: file.Path, Line: p.line + line, Column: column}, message, fix)
 		return
 	}
-	if len(root.Content) == 0 {
-		return
+	if len(root.Content) > 0 {
+		from.read(file, root.Content[0])
 	}
-	readObject(&document{file: file, root: root.Content[0], line: p.line, budget: &budget}, "")
 }
 
 // budgetFor is what reading a text of so many bytes may cost: far more than it can without aliases, and little

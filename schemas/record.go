@@ -27,9 +27,9 @@ func digest(a Address, value string) string {
 }
 
 // record sets Record and Hash from an object that has no defaults yet: canonical JSON in the shape of a
-// VirtualMachine, ASCII only, with digests for what is sensitive. secrets is the encoded object of digests of the
-// resolved Secrets, or "".
-func (vm *VM) record(object *kubevirtv1.VirtualMachine, secrets string) {
+// VirtualMachine, ASCII only, with digests for what is sensitive. What dataVolumeTemplates say stands in claims, once
+// references are resolved.
+func (vm *VM) record(object *kubevirtv1.VirtualMachine) {
 	e := &encoder{buf: make([]byte, 0, 1024), digest: func(value string) string { return digest(vm.Address, value) }}
 	e.buf = append(e.buf, `{"kind":`...)
 	e.buf = appendString(e.buf, vm.Address.Kind)
@@ -51,12 +51,11 @@ func (vm *VM) record(object *kubevirtv1.VirtualMachine, secrets string) {
 	e.buf = append(e.buf, `,"namespace":`...)
 	e.buf = appendString(e.buf, vm.Address.Namespace)
 	e.buf = append(e.buf, `}`...)
-	vm.secretsAt = len(e.buf)
-	e.buf = append(e.buf, secrets...)
+	vm.resolvedAt = len(e.buf)
 	e.buf = append(e.buf, `,"spec":`...)
 	spec := object.Spec
 	strategy := vm.RunStrategy
-	spec.Running, spec.RunStrategy = nil, &strategy
+	spec.Running, spec.RunStrategy, spec.DataVolumeTemplates = nil, &strategy, nil
 	e.encode(reflect.ValueOf(spec), infoOf(reflect.TypeFor[kubevirtv1.VirtualMachineSpec]()), false)
 	e.buf = append(e.buf, '}')
 	vm.setRecord(e.buf)
@@ -67,25 +66,36 @@ func (vm *VM) setRecord(record []byte) {
 	vm.Record, vm.Hash = slices.Clip(record), hex.EncodeToString(sum[:])
 }
 
-// withContents returns a copy of the VM that holds what its references resolved to; their digests become part of the
-// record, so that a changed Secret is a changed wish.
-func (vm *VM) withContents(contents map[string]Content) *VM {
+// with returns a copy of the VM that holds what its references resolved to. It becomes part of the record, so that a
+// changed Secret or a larger claim is a changed wish: contents as digests, claims as they are. Credentials of registries
+// and of sources are left out, because no guest notices when they change.
+func (vm *VM) with(r *resolved) *VM {
 	out := *vm
-	out.Contents = contents
-	var buf []byte
-	buf = append(buf, vm.Record[:vm.secretsAt]...)
-	buf = append(buf, `,"secrets":{`...)
-	for i, reference := range slices.Sorted(maps.Keys(contents)) {
-		if i > 0 {
-			buf = append(buf, ',')
+	out.Contents, out.Claims, out.HostDevices = r.contents, r.claims, r.devices
+	digests := func(secret bool) map[string]string {
+		var out map[string]string
+		for reference, content := range r.contents {
+			if r.secret[reference] != secret || strings.HasPrefix(reference, PullSecretContent("")) {
+				continue
+			}
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[reference] = digest(vm.Address, content.text())
 		}
-		buf = appendString(buf, reference)
-		buf = append(buf, ':')
-		buf = appendString(buf, digest(vm.Address, contents[reference].text()))
+		return out
 	}
-	buf = append(buf, '}')
-	buf = append(buf, vm.Record[vm.secretsAt:]...)
-	out.setRecord(buf)
+	e := &encoder{buf: slices.Concat(vm.Record[:vm.resolvedAt], make([]byte, 0, 512))}
+	for _, part := range []struct {
+		name  string
+		value any
+	}{{"claims", r.claims}, {"contents", digests(false)}, {"secrets", digests(true)}} {
+		if v := reflect.ValueOf(part.value); v.Len() > 0 {
+			e.buf = append(e.buf, `,"`+part.name+`":`...)
+			e.encode(v, infoOf(v.Type()), false)
+		}
+	}
+	out.setRecord(append(e.buf, vm.Record[vm.resolvedAt:]...))
 	return &out
 }
 
@@ -98,23 +108,42 @@ func (c Content) text() string {
 	return text.String()
 }
 
-// ParseRecord reads a record back, with the defaults of this version filled in when asked for, so that two records
-// can be compared by meaning. secrets holds the digests of the Secret volumes by volume name. Fields that this version
-// does not know are left out.
-func ParseRecord(record []byte, defaults bool) (vm *kubevirtv1.VirtualMachine, secrets map[string]string, err error) {
+// Recorded is a record that was read back.
+type Recorded struct {
+	Object *kubevirtv1.VirtualMachine
+	// Claims are VM.Claims without sensitive values.
+	Claims map[string]Claim
+	// Secrets and Contents are digests of what Secrets and ConfigMaps held, by the keys of VM.Contents.
+	Secrets, Contents map[string]string
+}
+
+// ReadRecord reads a record back, with the defaults of this version filled in when asked for, so that two records can be
+// compared by meaning. Fields that this version does not know are left out.
+func ReadRecord(record []byte, defaults bool) (*Recorded, error) {
 	var read struct {
 		kubevirtv1.VirtualMachine
-		Secrets map[string]string `json:"secrets"`
+		Claims   map[string]Claim  `json:"claims"`
+		Secrets  map[string]string `json:"secrets"`
+		Contents map[string]string `json:"contents"`
 	}
 	if err := json.Unmarshal(record, &read); err != nil {
-		return nil, nil, fmt.Errorf("reading the record of a machine: %w", err)
+		return nil, fmt.Errorf("reading the record of a machine: %w", err)
 	}
-	vm = &read.VirtualMachine
+	vm := &read.VirtualMachine
 	if vm.Spec.Template == nil || vm.Name == "" || vm.Spec.RunStrategy == nil {
-		return nil, nil, fmt.Errorf("reading the record of a machine: it has no name, no run strategy or no template")
+		return nil, fmt.Errorf("reading the record of a machine: it has no name, no run strategy or no template")
 	}
 	if defaults {
 		applyDefaults(vm)
 	}
-	return vm, read.Secrets, nil
+	return &Recorded{Object: vm, Claims: read.Claims, Secrets: read.Secrets, Contents: read.Contents}, nil
+}
+
+// ParseRecord is ReadRecord for those who only want the object and the digests of Secrets.
+func ParseRecord(record []byte, defaults bool) (vm *kubevirtv1.VirtualMachine, secrets map[string]string, err error) {
+	read, err := ReadRecord(record, defaults)
+	if err != nil {
+		return nil, nil, err
+	}
+	return read.Object, read.Secrets, nil
 }

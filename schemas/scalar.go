@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -143,15 +144,20 @@ func (d *document) decodeBool(n *yaml.Node, v reflect.Value) {
 }
 
 func (d *document) decodeInteger(n *yaml.Node, v reflect.Value, info *typeInfo) {
-	if tagOf(n) != "!!int" {
+	digits := strings.ReplaceAll(n.Value, "_", "")
+	// what does not fit into 64 bits is a float to YAML
+	tooLong := tagOf(n) == "!!float" && strings.Trim(strings.TrimLeft(digits, "+-"), "0123456789") == ""
+	if tagOf(n) != "!!int" && !tooLong {
 		fix := ""
 		if _, err := strconv.ParseInt(n.Value, 10, 64); err == nil && tagOf(n) == "!!str" {
 			fix = "remove the quotes"
 		}
+		if f, err := strconv.ParseFloat(digits, 64); err == nil && tagOf(n) == "!!float" && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+			fix = fmt.Sprintf("write %.0f", f)
+		}
 		d.wrongType(n, info.shape.wanted(), fix)
 		return
 	}
-	digits := strings.ReplaceAll(n.Value, "_", "")
 	bits := info.typ.Bits()
 	var err error
 	if info.shape == shapeInt {
@@ -208,7 +214,7 @@ func (d *document) decodeQuantity(n *yaml.Node, v reflect.Value) {
 		return
 	}
 	q, err := resource.ParseQuantity(n.Value)
-	if err != nil {
+	if err != nil || !strings.ContainsAny(n.Value, "0123456789") { // a unit alone passes for 0
 		message, fix := explainQuantity(n.Value)
 		d.errorAt(n, message, fix)
 		return
@@ -225,13 +231,13 @@ func explainQuantity(s string) (message, fix string) {
 	const units = "the units are Ki, Mi, Gi, Ti (powers of 1024) and k, M, G, T (powers of 1000)"
 	trimmed := strings.TrimSpace(s)
 	end := strings.IndexFunc(trimmed, func(r rune) bool { return (r < '0' || r > '9') && r != '.' && r != '-' && r != '+' })
-	if trimmed == "" || end == 0 {
-		return fmt.Sprintf("%s is not a quantity", quoteValue(s)), "write a number with a unit, such as 512Mi or 2Gi"
-	}
-	if end < 0 {
+	if trimmed == "" || end <= 0 {
 		return fmt.Sprintf("%s is not a quantity", quoteValue(s)), "write a number with a unit, such as 512Mi or 2Gi"
 	}
 	number, unit := trimmed[:end], strings.TrimSpace(trimmed[end:])
+	if strings.ContainsFunc(unit, func(r rune) bool { return !unicode.IsLetter(r) && r != ' ' }) || strings.Trim(number, "+-.") == "" {
+		return fmt.Sprintf("%s is not a quantity", quoteValue(s)), "write a number with a unit, such as 512Mi or 2Gi"
+	}
 	meant := map[string]string{
 		"kb": "k", "kib": "Ki", "ki": "Ki", "mb": "M", "mib": "Mi", "mi": "Mi", "gb": "G", "gib": "Gi", "gi": "Gi", "g": "G",
 		"tb": "T", "tib": "Ti", "ti": "Ti", "t": "T", "k": "k", "m": "M", "b": "", "bytes": "",

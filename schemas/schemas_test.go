@@ -35,22 +35,14 @@ func vmi(name, spec string) string {
 
 // TestConformance reads KubeVirt's own examples: each is in order, or refused for exactly what is not carried out.
 func TestConformance(t *testing.T) {
-	refused := map[string][]string{
-		"csmall":                {"kind"},
-		"vm-alpine-datavolume":  {"spec.dataVolumeTemplates", "spec.template.spec.volumes[0].dataVolume"},
-		"vm-alpine-multipvc":    {"spec.template.spec.volumes[0].persistentVolumeClaim", "spec.template.spec.volumes[1].persistentVolumeClaim"},
-		"vm-cirros-csmall":      {"spec.instancetype"},
-		"vmi-pvc":               {"spec.volumes[0].persistentVolumeClaim"},
-		"vmi-replicaset-cirros": {"kind"},
-		"vmi-sriov":             {"spec.domain.devices.interfaces[1].sriov"},
-		"vmi-usb":               {"spec.domain.devices.hostDevices"},
-		"vmi-windows":           {"spec.volumes[0].persistentVolumeClaim"},
+	refused := map[string][]string{}
+	paths, err := filepath.Glob("testdata/conformance/*.yaml")
+	if err != nil || len(paths) < 20 {
+		t.Fatalf("%d manifests: %v", len(paths), err)
 	}
-	files, err := filepath.Glob("testdata/conformance/*.yaml")
-	if err != nil || len(files) < 20 {
-		t.Fatalf("%d manifests: %v", len(files), err)
-	}
-	for _, path := range files {
+	var files []*schemas.File
+	machines := 0
+	for _, path := range paths {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -67,8 +59,30 @@ func TestConformance(t *testing.T) {
 		if diff := cmp.Diff(refused[name], got); diff != "" {
 			t.Errorf("%s: refused fields differ (-want +got):\n%s", name, diff)
 		}
-		if file.Opaque || len(file.VMs)+len(file.Broken) == 0 && name != "csmall" && name != "vmi-replicaset-cirros" {
-			t.Errorf("%s: opaque=%v, %d machines, %d broken", name, file.Opaque, len(file.VMs), len(file.Broken))
+		if file.Opaque {
+			t.Errorf("%s is opaque", name)
+		}
+		if len(refused[name]) == 0 {
+			files = append(files, file)
+			machines++
+		}
+	}
+	machines += -1 + 2 // an instancetype, and a replica set of three
+	for _, strict := range []bool{false, true} {
+		options := []schemas.Option{schemas.AllowMissing()}
+		if strict {
+			options = nil
+		}
+		desired := schemas.Assemble(files, options...)
+		if n := desired.Diagnostics.Errors(); n > 0 && !strict {
+			t.Errorf("%d errors: %v", n, desired.Diagnostics)
+		}
+		want := machines
+		if strict {
+			want -= 5 // three claims and two devices are elsewhere
+		}
+		if len(desired.VMs) != want {
+			t.Errorf("strict=%v: %d machines, want %d: %v", strict, len(desired.VMs), want, desired.Diagnostics)
 		}
 	}
 }
@@ -270,6 +284,53 @@ func TestText(t *testing.T) {
 			t.Errorf("%s: %v", test.reason, file.Diagnostics)
 		case test.want != "" && (!file.Opaque || len(file.Diagnostics) != 1 || !strings.Contains(file.Diagnostics[0].Message, test.want)):
 			t.Errorf("%s: opaque=%v, %v", test.reason, file.Opaque, file.Diagnostics)
+		}
+	}
+}
+
+// TestPlacesOfBadBytes: what no text file holds is told at the line and column, counted in characters, where it is.
+func TestPlacesOfBadBytes(t *testing.T) {
+	good := vmi("web", "  domain: {memory: {guest: 1Gi}}\n")
+	for _, test := range []struct{ reason, text, want string }{
+		{"a NUL", good + "# ä\x00", "vm.yaml:7:4"},
+		{"Latin-1", good + "---\n# ä \xe4", "vm.yaml:8:5"},
+		{"a mistake after a byte order mark", "\ufeffkind: {", "vm.yaml:1:7"},
+		{"a mistake after DOS line ends", strings.ReplaceAll(vmi("web", "  domian: {}\n"), "\n", "\r\n"), "vm.yaml:6:3"},
+		{"a tab after DOS line ends", strings.ReplaceAll(vmi("web", "\tdomain: {}\n"), "\n", "\r\n"), "vm.yaml:6:1"},
+		{"a mistake after the old Mac's line ends", strings.ReplaceAll("apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndta: {}\n", "\n", "\r"), "vm.yaml:4:1"},
+		{"a tab where it does no harm", strings.Replace(good, "name: web", "name:\tweb", 1) + "nosuch: 1\n", "vm.yaml:7:1"},
+		{"a mistake in the second document", good + "---\n" + vmi("x", "  domain: {memory: {guest: 1Gi, gest: 1}}\n"), "vm.yaml:13:33"},
+		{"a second document that is broken", good + "---\nkind: [\n", "vm.yaml:8:7"},
+	} {
+		file := schemas.Parse("vm.yaml", []byte(test.text))
+		if len(file.Diagnostics) == 0 || file.Diagnostics[0].Position.String() != test.want {
+			t.Errorf("%s: %v, want it at %s", test.reason, file.Diagnostics, test.want)
+		}
+	}
+}
+
+// TestLongNames: names that are as long as they may be are fine, and one more character is told where the name is.
+func TestLongNames(t *testing.T) {
+	name := func(n int) string { return strings.Repeat("a", n) }
+	const tail = "  domain: {memory: {guest: 1Gi}}\n"
+	for _, test := range []struct{ reason, text, want string }{
+		{"as long as libvirt's files allow", vmi(name(239), tail), ""},
+		{"longer than libvirt's files allow", vmi(name(240), tail), "vm.yaml:4:9: metadata.name: namespace and name are 1 characters too long"},
+		{"as long as Kubernetes allows", vmi(name(253), tail), "vm.yaml:4:9: metadata.name: namespace and name are 14 characters too long"},
+		{"longer than Kubernetes allows", vmi(name(254), tail), "vm.yaml:4:9: metadata.name: the name is 254 characters long, at most 253"},
+		{"a long hostname", vmi("web", "  hostname: "+name(64)+"\n"+tail), "vm.yaml:6:13: spec.hostname: the name is 64"},
+		{"a subdomain of 253", vmi("web", "  subdomain: "+name(253)+"\n"+tail), ""},
+		{"a subdomain of 254", vmi("web", "  subdomain: "+name(254)+"\n"+tail), "vm.yaml:6:14: spec.subdomain: the name is 254"},
+		{"a volume", vmi("web", tail+"  volumes:\n  - name: "+name(253)+"\n    emptyDisk: {capacity: 1Gi}\n"), "vm.yaml:8:11: spec.volumes[0].name: the name is 253"},
+		{"a namespace", strings.Replace(vmi("web", tail), "metadata:\n", "metadata:\n  namespace: "+name(253)+"\n", 1), "vm.yaml:4:14: metadata.namespace: the name is 253"},
+		{"a label", strings.Replace(vmi("web", tail), "metadata:\n", "metadata:\n  labels: {app: "+name(253)+"}\n", 1), "vm.yaml:4:17: metadata.labels.app: 253 characters long"},
+	} {
+		file := schemas.Parse("vm.yaml", []byte(test.text))
+		switch {
+		case test.want == "" && len(file.VMs) != 1:
+			t.Errorf("%s: %v", test.reason, file.Diagnostics)
+		case test.want != "" && (len(file.Diagnostics) == 0 || !strings.HasPrefix(file.Diagnostics[0].Error(), test.want)):
+			t.Errorf("%s: %v, want %s", test.reason, file.Diagnostics, test.want)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
@@ -14,29 +13,8 @@ func readVM(d *document, h *header) {
 	if d.broke && vm.Spec.Template == nil {
 		return
 	}
-	vm.TypeMeta = metav1.TypeMeta{APIVersion: APIVersionKubeVirt, Kind: KindVirtualMachine}
-	vm.Namespace, vm.GenerateName = h.namespace, ""
-	c := newChecker(d, h.address(), spec)
-	strategy := c.runStrategy(h.kind, vm)
-	c.annotations(vm.Annotations)
-	if vm.Spec.Template == nil {
-		c.fail(at("spec", "template"), "no template", "describe the machine under spec.template.spec")
-		return
-	}
-	result := &VM{Address: h.address(), Position: d.position(h.nameNode), Object: vm, RunStrategy: strategy}
-	if !d.broke { // before the defaults, so that a later version with other defaults does not change it
-		result.record(vm, "")
-	}
-	if !c.given(&vm.Spec.Template.Spec) {
-		return
-	}
-	applyDefaults(vm)
-	c.check(&vm.Spec.Template.Spec)
-	if d.broke || d.ambiguous || *d.budget < 0 || !h.nameUsable {
-		return
-	}
-	result.claims = c.claims
-	d.file.VMs = append(d.file.VMs, result)
+	w := &draft{address: h.address(), position: d.position(h.nameNode), object: vm, spec: spec, source: d.source, item: d.item}
+	w.read(d, h)
 }
 
 // decodeVM reads the object in the form of a VirtualMachine and returns it with the path of its instance spec.

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // explainYAML turns an error of the YAML parser into a place (line of the document and column, from 1) and a message
-// for people. The parser tells the line in its text only.
+// for people. The parser tells the line in its text only, and often that of the mapping or list around the mistake.
 func explainYAML(text []byte, err error) (line, column int, message, fix string) {
 	message = strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(message, "line "); ok {
@@ -17,42 +20,104 @@ func explainYAML(text []byte, err error) (line, column int, message, fix string)
 			}
 		}
 	}
+	if at, col := tabIndentation(text, max(line, 1)); at > 0 {
+		return at, col, "the line is indented with a tab", "YAML allows only spaces there"
+	}
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	line = min(max(line, 1), len(lines))
+	if len(text) <= maxBisected {
+		line = firstBroken(lines)
+	}
+	at := lines[line-1]
 	if _, rest, ok := strings.Cut(message, "unknown anchor '"); ok {
 		name, _, _ := strings.Cut(rest, "'")
-		if at := bytes.Index(text, []byte("*"+name)); at >= 0 {
-			line = 1 + bytes.Count(text[:at], []byte("\n"))
-		}
-		return max(line, 1), 0, "not valid YAML: the alias *" + printable(name) + " has no anchor in this document", "define it (&" + printable(name) + ") earlier in the same document"
-	}
-	line = max(line, 1)
-	if at, col := tabIndentation(text, line); at > 0 {
-		return at, col, "the line is indented with a tab", "YAML allows only spaces there"
+		return line, columnAt(at, bytes.Index(at, []byte("*"+name))), "not valid YAML: the alias *" + printable(name) + " has no anchor in this document", "define it (&" + printable(name) + ") earlier in the same document"
 	}
 	for _, known := range yamlMessages() {
 		if strings.Contains(message, known.is) {
-			return line, 0, "not valid YAML: " + known.say, known.fix
+			offset := -1
+			if known.at != "" {
+				offset = bytes.LastIndexAny(bytes.TrimRight(at, " \r\n"), known.at)
+			}
+			return line, columnAt(at, offset), "not valid YAML: " + known.say, known.fix
 		}
 	}
-	return line, 0, "not valid YAML: " + message, ""
+	return line, columnAt(at, -1), "not valid YAML: " + message, ""
 }
 
-type yamlMessage struct{ is, say, fix string }
+// maxBisected bounds the text, in bytes, that is parsed again and again to find the line of a mistake.
+const maxBisected = 64 << 10
+
+// firstBroken returns the number of the line, from 1, up to which the text cannot be parsed, though it can be without
+// that line. What spans several lines, such as a long quoted text, cannot be parsed in the middle either; so it is
+// tried further down as well.
+func firstBroken(lines [][]byte) int {
+	text := bytes.Join(lines, nil)
+	parses := func(count int) bool {
+		size := 0
+		for _, line := range lines[:count] {
+			size += len(line)
+		}
+		var node yaml.Node
+		return yaml.Unmarshal(text[:size], &node) == nil
+	}
+	good, bad := 0, len(lines)
+	for tries := 0; tries < 64; tries++ {
+		for bad-good > 1 {
+			if middle := (good + bad) / 2; parses(middle) {
+				good = middle
+			} else {
+				bad = middle
+			}
+		}
+		further := 0
+		for step := 2; good+step < len(lines) && further == 0; step++ {
+			if step > 8 {
+				step *= 2
+			}
+			if good+step < len(lines) && parses(good+step) {
+				further = good + step
+			}
+		}
+		if further == 0 {
+			break
+		}
+		good, bad = further, len(lines)
+	}
+	return min(good+1, len(lines))
+}
+
+// columnAt turns an offset in a line into a column; a negative one means where the text of the line begins.
+func columnAt(line []byte, offset int) int {
+	if offset < 0 {
+		offset = len(line) - len(bytes.TrimLeft(line, " "))
+		if offset == len(line) {
+			offset = 0
+		}
+	}
+	return utf8.RuneCount(line[:offset]) + 1
+}
+
+// yamlMessage is a message of the parser, what to say instead, and the characters at the last of which on the line the
+// mistake is; none means where the line begins.
+type yamlMessage struct{ is, say, fix, at string }
 
 // yamlMessages rewords what the parser says most often.
 func yamlMessages() []yamlMessage {
 	return []yamlMessage{
-		{"mapping values are not allowed in this context", "a colon where none can be", "check the indentation, or put the value in quotes"},
-		{"did not find expected key", "a key is missing or indented differently from its neighbours", "check the indentation here and above"},
-		{"did not find expected '-' indicator", "an entry of a list does not begin with a dash", "check the indentation here and above"},
-		{"could not find expected ':'", "a key without a colon", "write key: value, or check the indentation and the quotes above"},
-		{"found character that cannot start any token", "a character that no value can begin with", "put the value in quotes"},
-		{"found unexpected end of stream", "a quote or bracket is not closed", "close it"},
-		{"did not find expected ',' or ']'", "a list in brackets is not closed", "close it with ]"},
-		{"did not find expected ',' or '}'", "a mapping in braces is not closed", "close it with }"},
-		{"found unknown escape character", "an unknown escape after a backslash", "double the backslash, or use single quotes"},
-		{"found undefined tag handle", "an unknown tag", "remove the tag, or put the value in quotes"},
-		{"control characters are not allowed", "a control character", "remove it"},
-		{"exceeded max depth", "nested too deeply", "flatten it"},
+		{"mapping values are not allowed in this context", "a colon where none can be", "check the indentation, or put the value in quotes", ":"},
+		{"did not find expected key", "a key is missing or indented differently from its neighbours", "check the indentation here and above", ""},
+		{"did not find expected '-' indicator", "an entry of a list does not begin with a dash", "check the indentation here and above", ""},
+		{"could not find expected ':'", "a key without a colon", "write key: value, or check the indentation and the quotes above", ""},
+		{"found character that cannot start any token", "a character that no value can begin with", "put the value in quotes", "@`%"},
+		{"found unexpected end of stream", "a quote or bracket is not closed", "close it", "\"'"},
+		{"did not find expected ',' or ']'", "a list in brackets is not closed", "close it with ]", "["},
+		{"did not find expected ',' or '}'", "a mapping in braces is not closed", "close it with }", "{"},
+		{"did not find expected node content", "a value is missing, or a bracket is not closed", "write the value, or close the bracket", "[{"},
+		{"found unknown escape character", "an unknown escape after a backslash", "double the backslash, or use single quotes", "\\"},
+		{"found undefined tag handle", "an unknown tag", "remove the tag, or put the value in quotes", "!"},
+		{"control characters are not allowed", "a control character", "remove it", ""},
+		{"exceeded max depth", "nested too deeply", "flatten it", ""},
 	}
 }
 

@@ -67,14 +67,16 @@ func (c *cli) render(desired *schemas.Desired, names []string, stateDir, domainT
 			DomainType: domainType,
 			ConsoleLog: filepath.Join(stateDir, "vms", vm.Address.Namespace, vm.Address.Name, "console.log"),
 			NVRAM:      filepath.Join(stateDir, "vms", vm.Address.Namespace, vm.Address.Name, "nvram.fd"),
+			Dir:        filepath.Join(stateDir, "vms", vm.Address.Namespace, vm.Address.Name),
+			Assignment: domainxml.PlannedAssignment(vm.Spec(), vm.HostDevices),
 		}
 		volumes := plannedVolumes(stateDir, vm)
-		domain, err := domainxml.Render(vm.Address, vm.Spec(), host, volumes)
-		if err != nil {
-			return err
-		}
-		document, err := domainxml.Marshal(domain, &domainxml.Record{
-			Address: vm.Address, Fleet: desired.Fleet.Name, Source: vm.Position.Short(), Hash: vm.Hash, Spec: vm.Record, Volumes: volumes,
+		document, err := domainxml.Render(domainxml.Machine{
+			Address: vm.Address, Spec: vm.Spec(), Host: host, Volumes: volumes,
+			Record: &domainxml.Record{
+				Address: vm.Address, Fleet: desired.Fleet.Name, Source: vm.Position.Short(), Hash: vm.Hash, Spec: vm.Record, Volumes: volumes,
+				Assignment: host.Assignment,
+			},
 		})
 		if err != nil {
 			return err

@@ -24,12 +24,18 @@ func normalise(domain *node) {
 		domain.children = append(domain.children, &node{name: "currentMemory", text: memory.text})
 	}
 	if vcpu := domain.child("vcpu"); vcpu != nil && vcpu.get("current") == "" {
-		vcpu.set("current", vcpu.text)
+		vcpu.set("current", pluggedIn(domain, vcpu.text))
+	}
+	if clock := domain.child("clock"); clock != nil {
+		if base := clock.get("offset"); isNumber(clock.get("adjustment")) && (base == "utc" || base == "localtime") {
+			clock.set("offset", "variable")
+			clock.set("basis", base)
+		}
 	}
 	if devices := domain.child("devices"); devices != nil {
 		for _, device := range devices.children {
-			if device.name == "disk" && device.child("source") == nil {
-				device.set("type", "file") // of an empty drive libvirt forgets what it could hold
+			if device.name == "disk" {
+				normaliseDisk(device)
 			}
 		}
 	}
@@ -42,6 +48,35 @@ func normalise(domain *node) {
 	}
 	// libvirt adds <boot dev='hd'/> when no device has a boot order.
 	system.children = slices.DeleteFunc(system.children, func(child *node) bool { return child.name == "boot" && child.get("dev") == "hd" })
+}
+
+// pluggedIn counts the vCPUs that are there from the beginning; without a list of them it is all.
+func pluggedIn(domain *node, all string) string {
+	vcpus := domain.child("vcpus")
+	if vcpus == nil {
+		return all
+	}
+	count := 0
+	for _, vcpu := range vcpus.children {
+		if vcpu.get("enabled") == "yes" {
+			count++
+		}
+	}
+	return strconv.Itoa(count)
+}
+
+func isNumber(text string) bool {
+	_, err := strconv.ParseInt(text, 10, 64)
+	return err == nil
+}
+
+func normaliseDisk(disk *node) {
+	if disk.child("source") == nil {
+		disk.set("type", "file") // of an empty drive libvirt forgets what it could hold
+	}
+	if disk.get("device") == "cdrom" && disk.child("readonly") == nil {
+		disk.children = append(disk.children, &node{name: "readonly"}) // what else
+	}
 }
 
 // totalMemory sets the memory to that of the NUMA cells and of the memory devices, as libvirt does when there are cells.
@@ -226,7 +261,7 @@ var defaults = map[string]string{
 	"loader@secure": "no", "clock@adjustment": "reset", "vcpu@placement": "static", "driver@cache": "default",
 	"driver@io": "default", "target@tray": "closed", "feature@policy": "require", "cpu@match": "exact",
 	"topology@dies": "1", "topology@clusters": "1", "model@primary": "yes", "model@fallback": "allow",
-	"on_poweroff": "destroy", "on_reboot": "restart", "on_crash": "destroy", "iothreads": "0", "hyperv@mode": "custom", "driver@name": "qemu", "driver@type": "raw",
+	"on_poweroff": "destroy", "on_reboot": "restart", "on_crash": "destroy", "iothreads": "0", "hyperv@mode": "custom", "driver@name": "qemu", "driver@type": "raw", "driver@queues": "1",
 	"clock@offset": "utc",
 }
 

@@ -2,260 +2,314 @@ package domainxml
 
 import (
 	"fmt"
+	"path"
 	"strconv"
-	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
-	"libvirt.org/go/libvirtxml"
 )
 
-// DefaultNetwork is the libvirt network that an interface with bridge binding on the pod network joins.
-const DefaultNetwork = "default"
-
-func number(n uint) *uint { return &n }
-
-// wanted reports whether an autoattach switch is on: it is, unless the manifest says false.
-func wanted(on *bool) bool { return on == nil || *on }
-
-func (r *renderer) devices() (*libvirtxml.DomainDeviceList, error) {
+func (r *renderer) devices() error {
 	devices := &r.spec.Domain.Devices
-	out := &libvirtxml.DomainDeviceList{Controllers: r.controllers(), Inputs: r.inputs()}
-	var err error
-	if out.Disks, err = r.disks(); err != nil {
-		return nil, err
+	r.start("devices")
+	if err := r.disks(); err != nil {
+		return err
 	}
-	if out.Interfaces, err = r.interfaces(); err != nil {
-		return nil, err
+	r.controllers()
+	if err := r.filesystems(); err != nil {
+		return err
 	}
-	out.Channels = []libvirtxml.DomainChannel{{
-		Source: &libvirtxml.DomainChardevSource{UNIX: &libvirtxml.DomainChardevSourceUNIX{}},
-		Target: &libvirtxml.DomainChannelTarget{VirtIO: &libvirtxml.DomainChannelTargetVirtIO{Name: "org.qemu.guest_agent.0"}},
-	}}
-	if wanted(devices.AutoattachSerialConsole) {
-		out.Serials, out.Consoles = r.serial()
+	if err := r.interfaces(); err != nil {
+		return err
 	}
-	if wanted(devices.AutoattachGraphicsDevice) {
-		out.Graphics = []libvirtxml.DomainGraphic{{VNC: &libvirtxml.DomainGraphicVNC{
-			Listeners: []libvirtxml.DomainGraphicListener{{Socket: &libvirtxml.DomainGraphicListenerSocket{}}},
-		}}}
-		out.Videos = []libvirtxml.DomainVideo{{Model: r.video()}}
+	if notFalse(devices.AutoattachSerialConsole) {
+		r.serial()
 	}
-	out.MemBalloon = r.balloon()
-	if devices.Rng != nil {
-		out.RNGs = []libvirtxml.DomainRNG{{
-			Model: r.virtioModel(),
-			Backend: &libvirtxml.DomainRNGBackend{
-				Random: &libvirtxml.DomainRNGBackendRandom{Device: "/dev/urandom"},
-			},
-		}}
-	}
-	if watchdog := devices.Watchdog; watchdog != nil && watchdog.I6300ESB != nil {
-		action := string(watchdog.I6300ESB.Action)
-		if action == "" {
-			action = string(kubevirtv1.WatchdogActionReset)
-		}
-		out.Watchdogs = []libvirtxml.DomainWatchdog{{
-			Model: "i6300esb", Action: action, Alias: &libvirtxml.DomainAlias{Name: "ua-" + watchdog.Name},
-		}}
-	}
-	if tpm := devices.TPM; tpm != nil && (tpm.Enabled == nil || *tpm.Enabled) {
-		out.TPMs = []libvirtxml.DomainTPM{r.tpm(tpm)}
-	}
+	r.channels()
+	r.inputs()
+	r.tpm()
+	r.graphics()
 	if sound := devices.Sound; sound != nil {
-		model := sound.Model
-		if model == "" {
-			model = "ich9"
+		model := "ich9"
+		if sound.Model == "ac97" {
+			model = sound.Model
 		}
-		out.Sounds = []libvirtxml.DomainSound{{Model: model, Alias: &libvirtxml.DomainAlias{Name: "ua-" + sound.Name}}}
+		r.start("sound", "model", model)
+		r.leaf("alias", "name", r.alias(sound.Name))
+		r.end("sound")
 	}
-	return out, nil
+	if err := r.hostDevices(); err != nil {
+		return err
+	}
+	if devices.ClientPassthrough != nil {
+		for i := range kubevirtv1.UsbClientPassthroughMaxNumberOf {
+			r.start("redirdev", "bus", "usb", "type", "unix")
+			r.leaf("source", "mode", "bind", "path", path.Join(r.host.Dir, "usbredir"+strconv.Itoa(i)+".sock"))
+			r.end("redirdev")
+		}
+	}
+	r.watchdog()
+	r.balloon()
+	if devices.Rng != nil {
+		r.start("rng", "model", r.virtio)
+		r.text("backend", "/dev/urandom", "model", "random")
+		r.iommuDriver()
+		r.end("rng")
+	}
+	for _, device := range devices.PanicDevices {
+		model := ""
+		if device.Model != nil {
+			model = string(*device.Model)
+		}
+		r.leaf("panic", "model", model)
+	}
+	if isTrue(devices.AutoattachVSOCK) {
+		model := "virtio-non-transitional" // vhost-vsock has no other, whatever useVirtioTransitional says
+		if !r.arch.pci {
+			model = r.virtio
+		}
+		r.start("vsock", "model", model)
+		r.leaf("cid", "auto", "yes")
+		r.end("vsock")
+	}
+	r.end("devices")
+	return nil
 }
 
-func (r *renderer) controllers() []libvirtxml.DomainController {
-	usb := "none"
-	for i := range r.spec.Domain.Devices.Disks {
-		disk := &r.spec.Domain.Devices.Disks[i]
-		if (disk.Disk != nil && disk.Disk.Bus == kubevirtv1.DiskBusUSB) || (disk.CDRom != nil && disk.CDRom.Bus == kubevirtv1.DiskBusUSB) {
-			usb = "qemu-xhci"
-		}
+func (r *renderer) iommuDriver() {
+	if iommu := r.iommu(); iommu != "" {
+		r.leaf("driver", "iommu", iommu)
 	}
-	if len(r.inputs()) > 0 {
-		usb = "qemu-xhci"
-	}
-	out := []libvirtxml.DomainController{{Type: "usb", Index: number(0), Model: usb}}
-	if !r.spec.Domain.Devices.DisableHotplug || r.usesBus(kubevirtv1.DiskBusSCSI) {
-		out = append(out, libvirtxml.DomainController{Type: "scsi", Index: number(0), Model: r.virtioModel()})
-	}
-	return append(out, libvirtxml.DomainController{Type: "virtio-serial", Index: number(0), Model: r.virtioModel()})
 }
 
-func (r *renderer) usesBus(bus kubevirtv1.DiskBus) bool {
-	for i := range r.spec.Domain.Devices.Disks {
-		disk := &r.spec.Domain.Devices.Disks[i]
-		if (disk.Disk != nil && disk.Disk.Bus == bus) || (disk.LUN != nil && disk.LUN.Bus == bus) || (disk.CDRom != nil && disk.CDRom.Bus == bus) {
+// usb reports whether the guest has a USB controller: only one that something is plugged into.
+func (r *renderer) usb() bool {
+	devices := &r.spec.Domain.Devices
+	if r.arch.name == "aarch64" {
+		return true // keyboard and tablet
+	}
+	if devices.ClientPassthrough != nil || r.usbAssigned() || r.usesBus(kubevirtv1.DiskBusUSB) {
+		return true
+	}
+	for _, input := range devices.Inputs {
+		if input.Bus == kubevirtv1.InputBusUSB || input.Bus == "" {
 			return true
 		}
 	}
-	return false
+	return r.arch.pci && len(devices.Inputs) == 0 && isTrue(devices.AutoattachInputDevice)
 }
 
-// inputs returns the named inputs, or a tablet when autoattachInputDevice asks for one.
-func (r *renderer) inputs() []libvirtxml.DomainInput {
-	var out []libvirtxml.DomainInput
-	for _, input := range r.spec.Domain.Devices.Inputs {
-		rendered := libvirtxml.DomainInput{
-			Type: string(input.Type), Bus: string(input.Bus), Alias: &libvirtxml.DomainAlias{Name: "ua-" + input.Name},
+func (r *renderer) controllers() {
+	usb := "none"
+	if r.usb() {
+		usb = "qemu-xhci"
+	}
+	r.leaf("controller", "type", "usb", "index", "0", "model", usb)
+	devices := &r.spec.Domain.Devices
+	scsi := r.usesBus(kubevirtv1.DiskBusSCSI)
+	if !devices.DisableHotplug || scsi {
+		r.scsiController(scsi)
+	}
+	if notFalse(devices.AutoattachSerialConsole) {
+		r.controller("virtio-serial", r.virtio, "", "")
+	}
+}
+
+func (r *renderer) controller(kind, model, queues, iothread string) {
+	iommu := r.iommu()
+	if iommu == "" && queues == "" && iothread == "" {
+		r.leaf("controller", "type", kind, "index", "0", "model", model)
+		return
+	}
+	r.start("controller", "type", kind, "index", "0", "model", model)
+	r.leaf("driver", "queues", queues, "iothread", iothread, "iommu", iommu)
+	r.end("controller")
+}
+
+// scsiController has one IO thread for all its disks; with several threads KubeVirt gives it all, which libvirt 9 cannot say.
+func (r *renderer) scsiController(used bool) {
+	model, queues, thread := r.virtio, "", ""
+	if !r.arch.pci {
+		model = "virtio-scsi"
+	}
+	if used && r.threads.policy && r.threads.count > 0 {
+		queues, thread = decimal(r.topology.vcpus()), "1"
+	}
+	r.controller("scsi", model, queues, thread)
+}
+
+// filesystems are served by a virtiofsd that libvirt starts.
+func (r *renderer) filesystems() error {
+	for i := range r.spec.Domain.Devices.Filesystems {
+		in := &r.spec.Domain.Devices.Filesystems[i]
+		if in.Virtiofs == nil {
+			continue
+		}
+		source := ""
+		if volume := r.volume(in.Name); volume != nil {
+			source = volume.Path
+		}
+		if source == "" {
+			return fmt.Errorf("filesystem %s: its volume was not prepared", in.Name)
+		}
+		r.start("filesystem", "type", "mount", "accessmode", "passthrough")
+		r.leaf("driver", "type", "virtiofs", "queue", "1024")
+		r.leaf("source", "dir", source)
+		r.leaf("target", "dir", in.Name)
+		r.end("filesystem")
+	}
+	return nil
+}
+
+func (r *renderer) serial() {
+	r.start("serial", "type", "pty")
+	r.leaf("target", "port", "0")
+	if r.host.ConsoleLog != "" && notFalse(r.spec.Domain.Devices.LogSerialConsole) {
+		r.leaf("log", "file", r.host.ConsoleLog, "append", "on")
+	}
+	r.end("serial")
+	r.start("console", "type", "pty")
+	r.leaf("target", "type", "serial", "port", "0")
+	r.end("console")
+}
+
+func (r *renderer) channels() {
+	r.start("channel", "type", "unix")
+	r.leaf("target", "type", "virtio", "name", "org.qemu.guest_agent.0")
+	r.end("channel")
+	if r.spec.Domain.Devices.DownwardMetrics != nil {
+		r.start("channel", "type", "unix")
+		r.leaf("source", "mode", "bind", "path", path.Join(r.host.Dir, "downward-metrics.sock"))
+		r.leaf("target", "type", "virtio", "name", "org.github.vhostmd.1")
+		r.end("channel")
+	}
+}
+
+// inputs writes the named inputs, or a tablet when autoattachInputDevice asks for one, and what a screen needs on machines
+// without a keyboard of their own.
+func (r *renderer) inputs() {
+	devices := &r.spec.Domain.Devices
+	tablet := false
+	for _, input := range devices.Inputs {
+		bus, model := string(input.Bus), ""
+		if bus == "" {
+			bus = string(kubevirtv1.InputBusUSB)
 		}
 		if input.Bus == kubevirtv1.InputBusVirtio {
-			rendered.Model = "virtio" // inputs have no other models
+			model = kubevirtv1.VirtIO // inputs have no other models
 		}
-		out = append(out, rendered)
-	}
-	if auto := r.spec.Domain.Devices.AutoattachInputDevice; len(out) == 0 && auto != nil && *auto {
-		out = append(out, libvirtxml.DomainInput{
-			Type: "tablet", Bus: "usb", Alias: &libvirtxml.DomainAlias{Name: "ua-default-0"},
-		})
-	}
-	return out
-}
-
-func (r *renderer) serial() ([]libvirtxml.DomainSerial, []libvirtxml.DomainConsole) {
-	serial := libvirtxml.DomainSerial{
-		Source: &libvirtxml.DomainChardevSource{Pty: &libvirtxml.DomainChardevSourcePty{}},
-		Target: &libvirtxml.DomainSerialTarget{Port: number(0)},
-	}
-	if r.host.ConsoleLog != "" {
-		serial.Log = &libvirtxml.DomainChardevLog{File: r.host.ConsoleLog, Append: "on"}
-	}
-	console := libvirtxml.DomainConsole{
-		Source: &libvirtxml.DomainChardevSource{Pty: &libvirtxml.DomainChardevSourcePty{}},
-		Target: &libvirtxml.DomainConsoleTarget{Type: "serial", Port: number(0)},
-	}
-	return []libvirtxml.DomainSerial{serial}, []libvirtxml.DomainConsole{console}
-}
-
-// video is what KubeVirt gives: VGA for BIOS guests, bochs for UEFI ones.
-func (r *renderer) video() libvirtxml.DomainVideoModel {
-	if video := r.spec.Domain.Devices.Video; video != nil && video.Type != "" {
-		if video.Type == "none" {
-			return libvirtxml.DomainVideoModel{Type: video.Type}
+		kind := string(input.Type)
+		if kind == "" {
+			kind = string(kubevirtv1.InputTypeTablet)
 		}
-		return libvirtxml.DomainVideoModel{Type: video.Type, Heads: 1}
+		tablet = tablet || kind == string(kubevirtv1.InputTypeTablet)
+		r.input(kind, bus, model, input.Name)
 	}
-	if firmware := r.spec.Domain.Firmware; firmware != nil && firmware.Bootloader != nil && firmware.Bootloader.EFI != nil {
-		return libvirtxml.DomainVideoModel{Type: "bochs", Heads: 1}
-	}
-	return libvirtxml.DomainVideoModel{Type: "vga", Heads: 1, VRam: 16384}
-}
-
-func (r *renderer) balloon() *libvirtxml.DomainMemBalloon {
-	if !wanted(r.spec.Domain.Devices.AutoattachMemBalloon) {
-		return &libvirtxml.DomainMemBalloon{Model: "none"}
-	}
-	return &libvirtxml.DomainMemBalloon{
-		Model: r.virtioModel(), FreePageReporting: "on", Stats: &libvirtxml.DomainMemBalloonStats{Period: 10},
-	}
-}
-
-func (r *renderer) tpm(in *kubevirtv1.TPMDevice) libvirtxml.DomainTPM {
-	emulator := &libvirtxml.DomainTPMBackendEmulator{Version: "2.0"}
-	model := "tpm-tis"
-	if in.Persistent != nil && *in.Persistent {
-		emulator.PersistentState, model = "yes", "tpm-crb"
-	}
-	return libvirtxml.DomainTPM{Model: model, Backend: &libvirtxml.DomainTPMBackend{Emulator: emulator}}
-}
-
-func (r *renderer) interfaces() ([]libvirtxml.DomainInterface, error) {
-	networks := make(map[string]kubevirtv1.NetworkSource, len(r.spec.Networks))
-	for _, network := range r.spec.Networks {
-		networks[network.Name] = network.NetworkSource
-	}
-	var out []libvirtxml.DomainInterface
-	for i := range r.spec.Domain.Devices.Interfaces {
-		in := &r.spec.Domain.Devices.Interfaces[i]
-		network, ok := networks[in.Name]
-		if !ok {
-			return nil, fmt.Errorf("rendering %s: interface %s has no network", r.address, in.Name)
+	if len(devices.Inputs) == 0 && isTrue(devices.AutoattachInputDevice) {
+		tablet = true
+		if r.arch.pci {
+			r.input("tablet", "usb", "", "default-0")
+		} else {
+			r.input("tablet", "virtio", "virtio", "default-0")
 		}
-		rendered, err := r.networkInterface(in, network)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, *rendered)
 	}
-	return out, nil
+	if !notFalse(devices.AutoattachGraphicsDevice) {
+		return
+	}
+	switch r.arch.name {
+	case "aarch64":
+		if !tablet {
+			r.input("tablet", "usb", "", "")
+		}
+		r.input("keyboard", "usb", "", "")
+	case "s390x":
+		r.input("keyboard", "virtio", "", "")
+	}
 }
 
-func (r *renderer) networkInterface(in *kubevirtv1.Interface, network kubevirtv1.NetworkSource) (*libvirtxml.DomainInterface, error) {
-	out := &libvirtxml.DomainInterface{
-		MAC:    &libvirtxml.DomainInterfaceMAC{Address: r.mac(in)},
-		Source: networkSource(in, network),
-		Model:  &libvirtxml.DomainInterfaceModel{Type: r.interfaceModel(in)},
-		Alias:  &libvirtxml.DomainAlias{Name: "ua-" + in.Name},
+func (r *renderer) input(kind, bus, model, name string) {
+	if name == "" {
+		r.leaf("input", "type", kind, "bus", bus, "model", model)
+		return
 	}
-	if in.BootOrder != nil {
-		out.Boot = &libvirtxml.DomainDeviceBoot{Order: *in.BootOrder}
-	} else {
-		out.ROM = &libvirtxml.DomainROM{Enabled: "no"}
-	}
-	if multi := r.spec.Domain.Devices.NetworkInterfaceMultiQueue; multi != nil && *multi && strings.HasPrefix(out.Model.Type, "virtio") && r.vcpus() > 1 && out.Source.User == nil {
-		out.Driver = &libvirtxml.DomainInterfaceDriver{Name: "vhost", Queues: r.vcpus()}
-	}
-	if in.ACPIIndex > 0 {
-		out.ACPI = &libvirtxml.DomainDeviceACPI{Index: uint(in.ACPIIndex)}
-	}
-	if in.State == kubevirtv1.InterfaceStateLinkDown {
-		out.Link = &libvirtxml.DomainInterfaceLink{State: "down"}
-	}
-	if in.PciAddress != "" {
-		address, err := pciAddress(in.PciAddress)
-		if err != nil {
-			return nil, fmt.Errorf("rendering %s: interface %s: %w", r.address, in.Name, err)
-		}
-		out.Address = address
-	}
-	return out, nil
+	r.start("input", "type", kind, "bus", bus, "model", model)
+	r.leaf("alias", "name", r.alias(name))
+	r.end("input")
 }
 
-// networkSource says what an interface is plugged into on a host without Kubernetes: masquerade is QEMU's user-mode
-// NAT, bridge on the pod network is libvirt's default network, and a Multus network names a libvirt network.
-func networkSource(in *kubevirtv1.Interface, network kubevirtv1.NetworkSource) *libvirtxml.DomainInterfaceSource {
-	name := DefaultNetwork
+func (r *renderer) tpm() {
+	in := r.spec.Domain.Devices.TPM
+	if in == nil || !notFalse(in.Enabled) {
+		return
+	}
+	model, persistent := "tpm-tis", ""
+	if isTrue(in.Persistent) {
+		model, persistent = "tpm-crb", "yes"
+	}
+	r.start("tpm", "model", model)
+	r.leaf("backend", "type", "emulator", "version", "2.0", "persistent_state", persistent)
+	r.end("tpm")
+}
+
+// graphics writes a screen. The card is what KubeVirt gives: VGA for BIOS guests, bochs for UEFI ones, virtio elsewhere.
+func (r *renderer) graphics() {
+	if !notFalse(r.spec.Domain.Devices.AutoattachGraphicsDevice) {
+		return
+	}
+	r.start("graphics", "type", "vnc")
+	r.leaf("listen", "type", "socket")
+	r.end("graphics")
+	model, heads, vram := "vga", "1", "16384"
+	firmware := r.spec.Domain.Firmware
+	switch video := r.spec.Domain.Devices.Video; {
+	case video != nil && video.Type != "":
+		model = video.Type
+		if model == "none" {
+			heads = ""
+		}
+		if model != "vga" {
+			vram = "" // the others have their own sizes
+		}
+	case r.arch.name != "x86_64":
+		model, vram = kubevirtv1.VirtIO, ""
+	case firmware != nil && firmware.Bootloader != nil && firmware.Bootloader.EFI != nil:
+		model, vram = "bochs", ""
+	}
+	r.start("video")
+	r.leaf("model", "type", model, "vram", vram, "heads", heads)
+	r.end("video")
+}
+
+func (r *renderer) watchdog() {
+	in := r.spec.Domain.Devices.Watchdog
+	if in == nil {
+		return
+	}
+	model, action := "i6300esb", kubevirtv1.WatchdogAction("")
 	switch {
-	case network.Multus != nil:
-		name = network.Multus.NetworkName
-		if _, last, ok := strings.Cut(name, "/"); ok {
-			name = last
-		}
-	case in.Bridge == nil:
-		return &libvirtxml.DomainInterfaceSource{User: &libvirtxml.DomainInterfaceSourceUser{}}
+	case in.Diag288 != nil && (r.arch.name == "s390x" || in.I6300ESB == nil):
+		model, action = "diag288", in.Diag288.Action
+	case in.I6300ESB != nil:
+		action = in.I6300ESB.Action
+	case r.arch.name == "s390x":
+		model = "diag288"
 	}
-	return &libvirtxml.DomainInterfaceSource{Network: &libvirtxml.DomainInterfaceSourceNetwork{Network: name}}
+	if action == "" {
+		action = kubevirtv1.WatchdogActionReset
+	}
+	r.start("watchdog", "model", model, "action", string(action))
+	r.leaf("alias", "name", r.alias(in.Name))
+	r.end("watchdog")
 }
 
-func (r *renderer) interfaceModel(in *kubevirtv1.Interface) string {
-	if in.Model == "" || in.Model == "virtio" {
-		return r.virtioModel()
+func (r *renderer) balloon() {
+	if !notFalse(r.spec.Domain.Devices.AutoattachMemBalloon) {
+		r.leaf("memballoon", "model", "none")
+		return
 	}
-	return in.Model
-}
-
-// pciAddress reads "0000:81:01.0": domain, bus, slot, function, in hexadecimal.
-func pciAddress(text string) (*libvirtxml.DomainAddress, error) {
-	fields := strings.FieldsFunc(text, func(c rune) bool { return c == ':' || c == '.' })
-	if len(fields) != 4 {
-		return nil, fmt.Errorf("PCI address %q: want DOMAIN:BUS:SLOT.FUNCTION, such as 0000:81:01.0", text)
-	}
-	var numbers [4]*uint
-	for i, field := range fields {
-		value, err := strconv.ParseUint(field, 16, 16)
-		if err != nil {
-			return nil, fmt.Errorf("PCI address %q: %q is not a hexadecimal number", text, field)
-		}
-		numbers[i] = number(uint(value))
-	}
-	return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{
-		Domain: numbers[0], Bus: numbers[1], Slot: numbers[2], Function: numbers[3],
-	}}, nil
+	// Pages that belong to the guest alone are never given back.
+	reporting := onOff(!r.dedicatedCPUs() && r.hugepages() == nil)
+	r.start("memballoon", "model", r.virtio, "freePageReporting", reporting)
+	r.leaf("stats", "period", "10")
+	r.iommuDriver()
+	r.end("memballoon")
 }

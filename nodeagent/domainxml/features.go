@@ -4,13 +4,15 @@ import (
 	"strconv"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
-	"libvirt.org/go/libvirtxml"
 )
 
+func isTrue(on *bool) bool { return on != nil && *on }
+
+// notFalse is the rule of switches that are on unless the manifest says false.
+func notFalse(on *bool) bool { return on == nil || *on }
+
 // enabled reports whether a feature that is named in the manifest is on: it is, unless it says enabled: false.
-func enabled(state *kubevirtv1.FeatureState) bool {
-	return state != nil && (state.Enabled == nil || *state.Enabled)
-}
+func enabled(state *kubevirtv1.FeatureState) bool { return state != nil && notFalse(state.Enabled) }
 
 func onOff(on bool) string {
 	if on {
@@ -26,122 +28,136 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// state renders a feature of the manifest as libvirt's on/off element; nil stays nil.
-func state(feature *kubevirtv1.FeatureState) *libvirtxml.DomainFeatureState {
-	if feature == nil {
-		return nil
-	}
-	return &libvirtxml.DomainFeatureState{State: onOff(enabled(feature))}
+// switches is a feature of the manifest and its element.
+type switches struct {
+	name  string
+	state *kubevirtv1.FeatureState
 }
 
-func (r *renderer) features() *libvirtxml.DomainFeatureList {
-	out := &libvirtxml.DomainFeatureList{VMPort: &libvirtxml.DomainFeatureState{State: "off"}}
+// state writes a feature of the manifest as libvirt's on/off element; one that the manifest does not name is not written.
+func (r *renderer) state(name string, feature *kubevirtv1.FeatureState) {
+	if feature != nil {
+		r.leaf(name, "state", onOff(enabled(feature)))
+	}
+}
+
+func (r *renderer) features() {
 	features := r.spec.Domain.Features
-	if features == nil || features.ACPI.Enabled == nil || *features.ACPI.Enabled {
-		out.ACPI = &libvirtxml.DomainFeature{}
-	}
 	if features == nil {
-		return out
+		features = &kubevirtv1.Features{}
 	}
-	if features.APIC != nil && (features.APIC.Enabled == nil || *features.APIC.Enabled) {
-		out.APIC = &libvirtxml.DomainFeatureAPIC{}
+	r.start("features")
+	if r.arch.acpi && notFalse(features.ACPI.Enabled) {
+		r.leaf("acpi")
+	}
+	if features.APIC != nil && notFalse(features.APIC.Enabled) {
+		eoi := ""
 		if features.APIC.EndOfInterrupt {
-			out.APIC.EOI = "on"
+			eoi = "on"
 		}
+		r.leaf("apic", "eoi", eoi)
+	}
+	if features.Hyperv != nil {
+		r.hyperV(features.Hyperv)
+	} else if passthrough := features.HypervPassthrough; passthrough != nil && isTrue(passthrough.Enabled) {
+		r.leaf("hyperv", "mode", "passthrough")
+	}
+	hint := r.dedicatedCPUs() && r.arch.name == "x86_64"
+	if features.KVM != nil || hint {
+		r.start("kvm")
+		if features.KVM != nil {
+			r.leaf("hidden", "state", onOff(features.KVM.Hidden))
+		}
+		if hint {
+			r.leaf("hint-dedicated", "state", "on")
+		}
+		r.end("kvm")
+	}
+	r.state("pvspinlock", features.Pvspinlock)
+	if r.realtime() != nil || r.launchSecurity() == securityTDX {
+		r.leaf("pmu", "state", "off")
 	}
 	if enabled(features.SMM) {
-		out.SMM = &libvirtxml.DomainFeatureSMM{State: "on"}
+		r.leaf("smm", "state", "on")
 	}
-	if features.KVM != nil {
-		out.KVM = &libvirtxml.DomainFeatureKVM{Hidden: &libvirtxml.DomainFeatureState{State: onOff(features.KVM.Hidden)}}
+	if r.arch.vmport {
+		r.leaf("vmport", "state", "off")
 	}
-	out.PVSpinlock = state(features.Pvspinlock)
-	if passthrough := features.HypervPassthrough; passthrough != nil && passthrough.Enabled != nil && *passthrough.Enabled {
-		out.HyperV = &libvirtxml.DomainFeatureHyperV{Mode: "passthrough"}
-	} else if features.Hyperv != nil && *features.Hyperv != (kubevirtv1.FeatureHyperv{}) {
-		out.HyperV = hyperV(features.Hyperv)
-	}
-	return out
+	r.end("features")
 }
 
-func hyperV(in *kubevirtv1.FeatureHyperv) *libvirtxml.DomainFeatureHyperV {
-	out := &libvirtxml.DomainFeatureHyperV{
-		Relaxed:         state(in.Relaxed),
-		VAPIC:           state(in.VAPIC),
-		VPIndex:         state(in.VPIndex),
-		Runtime:         state(in.Runtime),
-		Synic:           state(in.SyNIC),
-		Reset:           state(in.Reset),
-		Frequencies:     state(in.Frequencies),
-		ReEnlightenment: state(in.Reenlightenment),
-		IPI:             state(in.IPI),
-		EVMCS:           state(in.EVMCS),
+func (r *renderer) hyperV(in *kubevirtv1.FeatureHyperv) {
+	if *in == (kubevirtv1.FeatureHyperv{}) {
+		return
 	}
-	if in.Spinlocks != nil {
-		out.Spinlocks = &libvirtxml.DomainFeatureHyperVSpinlocks{DomainFeatureState: *state(&in.Spinlocks.FeatureState)}
-		if in.Spinlocks.Retries != nil && enabled(&in.Spinlocks.FeatureState) {
-			out.Spinlocks.Retries = uint(*in.Spinlocks.Retries)
+	r.start("hyperv")
+	for _, feature := range [...]switches{
+		{"relaxed", in.Relaxed}, {"vapic", in.VAPIC}, {"vpindex", in.VPIndex}, {"runtime", in.Runtime}, {"synic", in.SyNIC},
+		{"reset", in.Reset}, {"frequencies", in.Frequencies}, {"reenlightenment", in.Reenlightenment}, {"ipi", in.IPI}, {"evmcs", in.EVMCS},
+	} {
+		r.state(feature.name, feature.state)
+	}
+	if spinlocks := in.Spinlocks; spinlocks != nil {
+		retries := ""
+		if spinlocks.Retries != nil && notFalse(spinlocks.Enabled) {
+			retries = strconv.FormatUint(uint64(*spinlocks.Retries), 10)
 		}
+		r.leaf("spinlocks", "state", onOff(notFalse(spinlocks.Enabled)), "retries", retries)
 	}
-	if in.SyNICTimer != nil {
-		out.STimer = &libvirtxml.DomainFeatureHyperVSTimer{
-			DomainFeatureState: *state(&in.SyNICTimer.FeatureState),
-			Direct:             state(in.SyNICTimer.Direct),
-		}
+	if timer := in.SyNICTimer; timer != nil {
+		r.start("stimer", "state", onOff(notFalse(timer.Enabled)))
+		r.state("direct", timer.Direct)
+		r.end("stimer")
 	}
-	if in.VendorID != nil {
-		out.VendorId = &libvirtxml.DomainFeatureHyperVVendorId{
-			DomainFeatureState: *state(&in.VendorID.FeatureState), Value: in.VendorID.VendorID,
-		}
+	if vendor := in.VendorID; vendor != nil {
+		r.leaf("vendor_id", "state", onOff(notFalse(vendor.Enabled)), "value", vendor.VendorID)
 	}
-	if in.TLBFlush != nil {
-		out.TLBFlush = &libvirtxml.DomainFeatureHyperVTLBFlush{
-			DomainFeatureState: *state(&in.TLBFlush.FeatureState),
-			Direct:             state(in.TLBFlush.Direct), Extended: state(in.TLBFlush.Extended),
-		}
+	if flush := in.TLBFlush; flush != nil {
+		r.start("tlbflush", "state", onOff(notFalse(flush.Enabled)))
+		r.state("direct", flush.Direct)
+		r.state("extended", flush.Extended)
+		r.end("tlbflush")
 	}
-	return out
+	r.end("hyperv")
 }
 
-func (r *renderer) clock() *libvirtxml.DomainClock {
+func (r *renderer) clock() {
 	in := r.spec.Domain.Clock
 	if in == nil {
-		return nil
+		return
 	}
-	out := &libvirtxml.DomainClock{Offset: "utc", Adjustment: "reset"}
+	// KubeVirt writes no offset for a clock of timers only; libvirt takes it for UTC, and its schema wants it said.
+	offset, adjustment, zone := "utc", "", ""
 	switch {
 	case in.UTC != nil && in.UTC.OffsetSeconds != nil:
-		out.Offset, out.Adjustment, out.Basis = "variable", strconv.Itoa(*in.UTC.OffsetSeconds), "utc"
+		adjustment = strconv.Itoa(*in.UTC.OffsetSeconds)
+	case in.UTC != nil:
+		adjustment = "reset"
 	case in.Timezone != nil:
-		out.Offset, out.Adjustment, out.TimeZone = "timezone", "", string(*in.Timezone)
+		offset, zone = "timezone", string(*in.Timezone)
 	}
-	if in.Timer != nil {
-		out.Timer = timers(in.Timer)
+	r.start("clock", "offset", offset, "adjustment", adjustment, "timezone", zone)
+	if timer := in.Timer; timer != nil {
+		r.timers(timer)
 	}
-	return out
+	r.end("clock")
 }
 
-// present renders a timer's switch: on unless the manifest says present: false.
-func present(on *bool) string { return yesNo(on == nil || *on) }
-
-func timers(in *kubevirtv1.Timer) []libvirtxml.DomainTimer {
-	var out []libvirtxml.DomainTimer
+func (r *renderer) timers(in *kubevirtv1.Timer) {
+	present := func(on *bool) string { return yesNo(notFalse(on)) }
 	if in.RTC != nil {
-		out = append(out, libvirtxml.DomainTimer{
-			Name: "rtc", TickPolicy: string(in.RTC.TickPolicy), Track: string(in.RTC.Track), Present: present(in.RTC.Enabled),
-		})
+		r.leaf("timer", "name", "rtc", "track", string(in.RTC.Track), "tickpolicy", string(in.RTC.TickPolicy), "present", present(in.RTC.Enabled))
 	}
 	if in.PIT != nil {
-		out = append(out, libvirtxml.DomainTimer{Name: "pit", TickPolicy: string(in.PIT.TickPolicy), Present: present(in.PIT.Enabled)})
+		r.leaf("timer", "name", "pit", "tickpolicy", string(in.PIT.TickPolicy), "present", present(in.PIT.Enabled))
 	}
 	if in.KVM != nil {
-		out = append(out, libvirtxml.DomainTimer{Name: "kvmclock", Present: present(in.KVM.Enabled)})
+		r.leaf("timer", "name", "kvmclock", "present", present(in.KVM.Enabled))
 	}
 	if in.HPET != nil {
-		out = append(out, libvirtxml.DomainTimer{Name: "hpet", TickPolicy: string(in.HPET.TickPolicy), Present: present(in.HPET.Enabled)})
+		r.leaf("timer", "name", "hpet", "tickpolicy", string(in.HPET.TickPolicy), "present", present(in.HPET.Enabled))
 	}
 	if in.Hyperv != nil {
-		out = append(out, libvirtxml.DomainTimer{Name: "hypervclock", Present: present(in.Hyperv.Enabled)})
+		r.leaf("timer", "name", "hypervclock", "present", present(in.Hyperv.Enabled))
 	}
-	return out
 }

@@ -17,18 +17,19 @@ type Identity struct {
 
 // IdentityOf returns the name, UUID and MAC addresses that a VM's domain has, in canonical lower-case form.
 func IdentityOf(address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec) Identity {
-	r := renderer{address: address, spec: spec}
-	identity := Identity{Name: DomainName(address), UUID: strings.ToLower(r.uuid())}
+	identity := Identity{Name: DomainName(address), UUID: uuidOf(address, spec)}
 	for i := range spec.Domain.Devices.Interfaces {
-		identity.MACs = append(identity.MACs, r.mac(&spec.Domain.Devices.Interfaces[i]))
+		if in := &spec.Domain.Devices.Interfaces[i]; in.State != kubevirtv1.InterfaceStateAbsent && in.SRIOV == nil {
+			identity.MACs = append(identity.MACs, macOf(address, in))
+		}
 	}
 	return identity
 }
 
-// mac returns an interface's address: the manifest's, or one derived from the VM's identity.
-func (r *renderer) mac(in *kubevirtv1.Interface) string {
+// macOf returns an interface's address: the manifest's, or one derived from the VM's identity.
+func macOf(address schemas.Address, in *kubevirtv1.Interface) string {
 	if in.MacAddress == "" {
-		return schemas.MACAddress(r.address, in.Name)
+		return schemas.MACAddress(address, in.Name)
 	}
 	return strings.ToLower(strings.ReplaceAll(in.MacAddress, "-", ":"))
 }
@@ -42,16 +43,35 @@ func VolumeKind(volume kubevirtv1.Volume) (kind string, keep bool) {
 		return "emptyDisk", true
 	case volume.HostDisk != nil:
 		return "hostDisk", true
+	case volume.PersistentVolumeClaim != nil:
+		return "persistentVolumeClaim", true
+	case volume.DataVolume != nil:
+		return "dataVolume", true
+	case volume.Ephemeral != nil:
+		return "ephemeral", false
 	case volume.CloudInitNoCloud != nil:
 		return "cloudInitNoCloud", false
+	case volume.CloudInitConfigDrive != nil:
+		return "cloudInitConfigDrive", false
+	case volume.ConfigMap != nil:
+		return "configMap", false
+	case volume.Secret != nil:
+		return "secret", false
+	case volume.ServiceAccount != nil:
+		return "serviceAccount", false
+	case volume.DownwardAPI != nil:
+		return "downwardAPI", false
+	case volume.DownwardMetrics != nil:
+		return "downwardMetrics", false
+	case volume.Sysprep != nil:
+		return "sysprep", false
 	}
 	return "unknown", true
 }
 
 // Size returns the number of vCPUs and the memory in bytes that a guest gets.
 func Size(spec *kubevirtv1.VirtualMachineInstanceSpec) (vcpus, memory uint) {
-	r := renderer{spec: spec}
-	return r.vcpus(), r.memory()
+	return topologyOf(spec).vcpus(), uint(memoryOf(spec))
 }
 
 // MACs returns the MAC addresses of a domain's interfaces, in lower case; none for a document that is not readable.

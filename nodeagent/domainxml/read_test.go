@@ -15,7 +15,7 @@ import (
 
 // TestReadTellsWhatIsUnread reads each document of testdata/read and compares the paths that it tells.
 func TestReadTellsWhatIsUnread(t *testing.T) {
-	for path, archive := range corpus(t) {
+	for path, archive := range archives(t) {
 		domain, unread, err := domainxml.Read(string(archive.Files[0].Data))
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
@@ -40,19 +40,19 @@ func TestReadTellsWhatIsUnread(t *testing.T) {
 	}
 }
 
-func corpus(t testing.TB) map[string]*txtar.Archive {
+func archives(t testing.TB) map[string]*txtar.Archive {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/read/*.txtar")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no documents: %v", err)
 	}
-	archives := map[string]*txtar.Archive{}
+	all := map[string]*txtar.Archive{}
 	for _, path := range paths {
-		if archives[path], err = txtar.ParseFile(path); err != nil {
+		if all[path], err = txtar.ParseFile(path); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return archives
+	return all
 }
 
 func TestReadRefuses(t *testing.T) {
@@ -123,7 +123,7 @@ func TestReadIsBounded(t *testing.T) {
 func TestReaderSaysWhatReadSays(t *testing.T) {
 	reader := domainxml.NewReader()
 	documents := []string{printed(t)}
-	for _, archive := range corpus(t) {
+	for _, archive := range archives(t) {
 		documents = append(documents, string(archive.Files[0].Data))
 	}
 	for _, change := range []struct{ old, new string }{

@@ -42,22 +42,7 @@ type Record struct {
 	Assignment Assignment
 }
 
-type recordXML struct {
-	XMLName  xml.Name
-	XMLNS    string      `xml:"xmlns:gitvirt,attr,omitempty"`
-	Address  string      `xml:"address,attr"`
-	Fleet    string      `xml:"fleet,attr"`
-	Revision string      `xml:"revision,attr"`
-	Source   string      `xml:"source,attr"`
-	Hash     string      `xml:"hash,attr"`
-	Ran      bool        `xml:"ran,attr"`
-	Stop     string      `xml:"stop,attr,omitempty"`
-	Volumes  []volumeXML `xml:"volume"`
-	// Assignment is JSON; nothing when nothing was assigned.
-	Assignment string `xml:"assignment,omitempty"`
-	Spec       string `xml:"spec"`
-}
-
+// volumeXML is how a Volume is read; write writes it.
 type volumeXML struct {
 	Name          string `xml:"name,attr"`
 	Kind          string `xml:"kind,attr"`
@@ -68,6 +53,8 @@ type volumeXML struct {
 	Cached        bool   `xml:"cached,attr,omitempty"`
 	Backing       string `xml:"backing,attr,omitempty"`
 	BackingFormat string `xml:"backing-format,attr,omitempty"`
+	LogicalBlock  uint   `xml:"logical-block,attr,omitempty"`
+	PhysicalBlock uint   `xml:"physical-block,attr,omitempty"`
 	Initrd        string `xml:"initrd,attr,omitempty"`
 }
 
@@ -81,25 +68,52 @@ func (r *Record) XML() (string, error) {
 func (r *Record) Element() (string, error) { return r.marshal("vm", "") }
 
 func (r *Record) marshal(name, namespace string) (string, error) {
-	element := recordXML{
-		XMLName: xml.Name{Local: name}, XMLNS: namespace, Address: r.Address.String(), Fleet: r.Fleet, Revision: r.Revision, Source: r.Source,
-		Hash: r.Hash, Ran: r.Ran, Stop: r.Stop, Spec: string(r.Spec),
+	w := xmlWriter{out: make([]byte, 0, 1024+len(r.Spec)+256*len(r.Volumes))}
+	if err := r.write(&w, name, namespace); err != nil {
+		return "", err
 	}
-	for _, volume := range r.Volumes {
-		element.Volumes = append(element.Volumes, volumeXML(volume))
+	if w.err != nil {
+		return "", fmt.Errorf("writing the record of %s: %w", r.Address, w.err)
+	}
+	return string(w.out), nil
+}
+
+// write appends the record; a value that XML cannot hold is the writer's error.
+func (r *Record) write(w *xmlWriter, name, namespace string) error {
+	w.start(name, "xmlns:"+MetadataPrefix, namespace, "address", r.Address.String(), "fleet", r.Fleet, "revision", r.Revision,
+		"source", r.Source, "hash", r.Hash, "ran", strconv.FormatBool(r.Ran), "stop", r.Stop)
+	for i := range r.Volumes {
+		volume := &r.Volumes[i]
+		w.leaf("volume", "name", volume.Name, "kind", volume.Kind, "path", volume.Path, "block", flag(volume.Block), "format", volume.Format,
+			"capacity", number(volume.Capacity), "cached", flag(volume.Cached), "backing", volume.Backing, "backing-format", volume.BackingFormat,
+			"logical-block", number(volume.LogicalBlock), "physical-block", number(volume.PhysicalBlock), "initrd", volume.Initrd)
 	}
 	if r.Assignment.CPUs != nil || len(r.Assignment.Devices) > 0 {
 		assignment, err := json.Marshal(r.Assignment)
 		if err != nil {
-			return "", fmt.Errorf("writing the record of %s: %w", r.Address, err)
+			return fmt.Errorf("writing the record of %s: %w", r.Address, err)
 		}
-		element.Assignment = string(assignment)
+		w.text("assignment", string(assignment))
 	}
-	out, err := xml.Marshal(element)
-	if err != nil {
-		return "", fmt.Errorf("writing the record of %s: %w", r.Address, err)
+	w.text("spec", string(r.Spec))
+	w.end(name)
+	return nil
+}
+
+// flag is an attribute that is there when it is true.
+func flag(on bool) string {
+	if on {
+		return "true"
 	}
-	return string(out), nil
+	return ""
+}
+
+// number is an attribute that is there when it is not 0.
+func number[T uint | int64](n T) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(n), 10)
 }
 
 // ParseRecord finds and reads gitvirt's record in a domain's XML. Without one it returns ErrForeign.

@@ -6,10 +6,10 @@ package domainxml
 
 import (
 	"fmt"
-	"strings"
+	"slices"
+	"strconv"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
-	"libvirt.org/go/libvirtxml"
 
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -67,7 +67,8 @@ type Volume struct {
 	Name string
 	// Kind is the name of the volume source in the manifest: containerDisk, emptyDisk, ...
 	Kind string
-	// Path is the disk image or block device, the folder of a shared file system, or the kernel of kernelBoot.
+	// Path is the disk image or block device, the folder of a shared file system, the file of an ACPI table, or the kernel of
+	// kernelBoot.
 	Path string
 	// Block says that Path is a block device.
 	Block bool
@@ -80,6 +81,9 @@ type Volume struct {
 	// Backing is the image below an overlay, BackingFormat its format.
 	Backing       string
 	BackingFormat string
+	// LogicalBlock and PhysicalBlock are the block sizes of a block device in bytes, for blockSize.matchVolume; 0 when unknown.
+	LogicalBlock  uint
+	PhysicalBlock uint
 	// Initrd belongs to kernelBoot.
 	Initrd string
 }
@@ -99,195 +103,192 @@ func GraceSeconds(spec *kubevirtv1.VirtualMachineInstanceSpec) int64 {
 	return *spec.TerminationGracePeriodSeconds
 }
 
-// Render returns the domain of a VM. volumes has one entry for each volume of the manifest.
-func Render(address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec, host Host, volumes []Volume) (*libvirtxml.Domain, error) {
-	r := renderer{address: address, spec: spec, host: host, volumes: make(map[string]Volume, len(volumes))}
-	for _, volume := range volumes {
-		r.volumes[volume.Name] = volume
-	}
-	domain := &libvirtxml.Domain{
-		Type:     host.DomainType,
-		Name:     DomainName(address),
-		UUID:     r.uuid(),
-		Features: r.features(),
-		CPU:      r.cpu(),
-		Clock:    r.clock(),
-		VCPU:     &libvirtxml.DomainVCPU{Placement: "static", Value: r.vcpus()},
-		Memory:   &libvirtxml.DomainMemory{Value: r.memory(), Unit: "b"},
-	}
-	var err error
-	if domain.OS, err = r.os(); err != nil {
-		return nil, err
-	}
-	domain.SysInfo = r.sysinfo()
-	if domain.Devices, err = r.devices(); err != nil {
-		return nil, err
-	}
-	if r.needsIOThread() {
-		domain.IOThreads = 1
-	}
-	return domain, nil
+// Machine is a VM on a host.
+type Machine struct {
+	Address schemas.Address
+	Spec    *kubevirtv1.VirtualMachineInstanceSpec
+	Host    Host
+	// Volumes has one entry for each volume of the manifest.
+	Volumes []Volume
+	// Record is what the domain carries about itself in its metadata; nil for nothing.
+	Record *Record
 }
 
-// Marshal returns the domain's XML with the record in its metadata.
-func Marshal(domain *libvirtxml.Domain, record *Record) (string, error) {
-	if record != nil {
-		metadata, err := record.XML()
-		if err != nil {
-			return "", err
-		}
-		domain.Metadata = &libvirtxml.DomainMetadata{XML: metadata}
-	}
-	out, err := domain.Marshal()
+// Render returns the domain XML document of a VM. The same machine always gives the same document. An error means that
+// the manifest asks for what no domain can hold, or that something of the host is missing that it needs.
+func Render(m Machine) (string, error) {
+	arch, err := architectureOf(m.Spec)
 	if err != nil {
-		return "", fmt.Errorf("writing domain XML of %s: %w", domain.Name, err)
+		return "", fmt.Errorf("rendering %s: %w", m.Address, err)
 	}
-	return out, nil
+	r := renderer{
+		xmlWriter: xmlWriter{out: make([]byte, 0, sizeHint(m))},
+		address:   m.Address, spec: m.Spec, host: m.Host, volumes: m.Volumes,
+		arch: arch, virtio: arch.virtioModel(m.Spec), topology: topologyOf(m.Spec), memory: memoryOf(m.Spec),
+	}
+	if err := r.domain(m.Record); err != nil {
+		return "", fmt.Errorf("rendering %s: %w", m.Address, err)
+	}
+	return string(r.out), nil
 }
 
+// sizeHint is about the size of the document.
+func sizeHint(m Machine) int {
+	devices := &m.Spec.Domain.Devices
+	size := 4096 + 512*(len(devices.Disks)+len(devices.Interfaces))
+	if m.Record != nil {
+		size += 1024 + len(m.Record.Spec) + 256*len(m.Record.Volumes)
+	}
+	return size
+}
+
+// renderer writes one domain.
 type renderer struct {
+	xmlWriter
 	address schemas.Address
 	spec    *kubevirtv1.VirtualMachineInstanceSpec
 	host    Host
-	volumes map[string]Volume
+	volumes []Volume
+
+	arch     architecture
+	virtio   string // the model of virtio devices
+	topology topology
+	memory   uint64 // bytes
+	threads  ioThreads
+	aliases  []string
+	// overrides are properties of QEMU's devices that libvirt has no element for; arguments those of its command line.
+	overrides []override
+	arguments []string
 }
 
-func (r *renderer) uuid() string {
-	if firmware := r.spec.Domain.Firmware; firmware != nil && firmware.UUID != "" {
-		return strings.ToLower(string(firmware.UUID))
-	}
-	return schemas.FirmwareUUID(r.address)
-}
+// override is a property of one device in QEMU.
+type override struct{ alias, property, value string }
 
-// topology returns sockets, cores and threads. A VM without a CPU topology gets its vCPUs as sockets from the CPU
-// limit or request, as KubeVirt does; one vCPU without either.
-func (r *renderer) topology() (sockets, cores, threads uint32) {
-	sockets, cores, threads = 1, 1, 1
-	if cpu := r.spec.Domain.CPU; cpu != nil && (cpu.Sockets != 0 || cpu.Cores != 0 || cpu.Threads != 0) {
-		return max(cpu.Sockets, 1), max(cpu.Cores, 1), max(cpu.Threads, 1)
-	}
-	resources := r.spec.Domain.Resources
-	if limit := resources.Limits.Cpu(); !limit.IsZero() {
-		return uint32(limit.Value()), 1, 1 //nolint:gosec // validated: a few thousand at most
-	}
-	if request := resources.Requests.Cpu(); !request.IsZero() {
-		return uint32(request.Value()), 1, 1 //nolint:gosec // validated: a few thousand at most
-	}
-	return sockets, cores, threads
-}
+const qemuNamespace = "http://libvirt.org/schemas/domain/qemu/1.0"
 
-func (r *renderer) vcpus() uint {
-	sockets, cores, threads := r.topology()
-	return uint(sockets) * uint(cores) * uint(threads)
-}
-
-// memory returns the guest's memory in bytes: memory.guest, or the request, or the limit.
-func (r *renderer) memory() uint {
-	if memory := r.spec.Domain.Memory; memory != nil && memory.Guest != nil {
-		return uint(memory.Guest.Value()) //nolint:gosec // validated: positive
+func (r *renderer) domain(record *Record) error {
+	if err := r.check(); err != nil {
+		return err
 	}
-	if request := r.spec.Domain.Resources.Requests.Memory(); !request.IsZero() {
-		return uint(request.Value()) //nolint:gosec // validated: positive
+	namespace := ""
+	if r.needsQEMU() {
+		namespace = qemuNamespace
 	}
-	return uint(r.spec.Domain.Resources.Limits.Memory().Value()) //nolint:gosec // validated: positive
-}
-
-func (r *renderer) cpu() *libvirtxml.DomainCPU {
-	sockets, cores, threads := r.topology()
-	out := &libvirtxml.DomainCPU{
-		Mode:     "host-model",
-		Topology: &libvirtxml.DomainCPUTopology{Sockets: int(sockets), Cores: int(cores), Threads: int(threads)},
-	}
-	cpu := r.spec.Domain.CPU
-	if cpu == nil {
-		return out
-	}
-	switch cpu.Model {
-	case "", kubevirtv1.CPUModeHostModel:
-	case kubevirtv1.CPUModeHostPassthrough:
-		out.Mode = kubevirtv1.CPUModeHostPassthrough
-	default:
-		out.Mode = "custom"
-		out.Model = &libvirtxml.DomainCPUModel{Value: cpu.Model}
-	}
-	for _, feature := range cpu.Features {
-		policy := feature.Policy
-		if policy == "" {
-			policy = "require"
+	r.start("domain", "type", r.host.DomainType, "xmlns:qemu", namespace)
+	r.text("name", DomainName(r.address))
+	r.text("uuid", uuidOf(r.address, r.spec))
+	if record != nil {
+		r.start("metadata")
+		if err := record.write(&r.xmlWriter, MetadataPrefix+":vm", MetadataURI); err != nil {
+			return err
 		}
-		out.Features = append(out.Features, libvirtxml.DomainCPUFeature{Name: feature.Name, Policy: policy})
+		r.end("metadata")
 	}
-	return out
+	r.memories()
+	if err := r.cpus(); err != nil {
+		return err
+	}
+	r.sysinfo()
+	if err := r.os(); err != nil {
+		return err
+	}
+	r.features()
+	r.cpu()
+	r.clock()
+	r.events()
+	if err := r.devices(); err != nil {
+		return err
+	}
+	r.launchSecurityElement()
+	r.qemu()
+	r.end("domain")
+	return r.err
 }
 
-func (r *renderer) os() (*libvirtxml.DomainOS, error) {
-	machine := "q35"
-	if r.spec.Domain.Machine != nil && r.spec.Domain.Machine.Type != "" {
-		machine = r.spec.Domain.Machine.Type
+// maxThreads bounds the vCPUs and the IO threads of a guest; QEMU's machines end at 4096 and below.
+const maxThreads = 4096
+
+// check refuses numbers that would make a document of any size.
+func (r *renderer) check() error {
+	t := r.topology // one that is too large may overflow when it is multiplied
+	if count := r.topology.most(); count > maxThreads || max(t.sockets, t.maxSockets, t.cores, t.threads) > maxThreads {
+		return fmt.Errorf("cpu: the topology makes more than the %d vCPUs that any machine has", maxThreads)
 	}
-	out := &libvirtxml.DomainOS{
-		Type:   &libvirtxml.DomainOSType{Arch: "x86_64", Machine: machine, Type: "hvm"},
-		SMBios: &libvirtxml.DomainSMBios{Mode: "sysinfo"},
+	r.threads = ioThreadsOf(r.spec)
+	if r.threads.count > maxThreads {
+		return fmt.Errorf("%d IO threads are more than %d", r.threads.count, maxThreads)
 	}
-	firmware := r.spec.Domain.Firmware
-	if firmware == nil {
-		return out, nil
-	}
-	if firmware.Bootloader != nil && firmware.Bootloader.EFI != nil {
-		r.efi(out, firmware.Bootloader.EFI)
-	}
-	if bootloader := firmware.Bootloader; bootloader != nil && bootloader.BIOS != nil && bootloader.BIOS.UseSerial != nil && *bootloader.BIOS.UseSerial {
-		out.BIOS = &libvirtxml.DomainBIOS{UseSerial: "yes"}
-	}
-	if boot := firmware.KernelBoot; boot != nil {
-		out.Cmdline = boot.KernelArgs
-		if boot.Container != nil {
-			files, ok := r.volumes[KernelBootVolume]
-			if !ok {
-				return nil, fmt.Errorf("rendering %s: the files of kernelBoot are not there", r.address)
-			}
-			out.Kernel, out.Initrd = files.Path, files.Initrd
+	return nil
+}
+
+// events says what happens when the guest reboots.
+func (r *renderer) events() {
+	if policy := r.spec.Domain.RebootPolicy; policy != nil {
+		switch *policy {
+		case kubevirtv1.RebootPolicyTerminate:
+			r.text("on_reboot", "destroy")
+		case kubevirtv1.RebootPolicyReboot:
+			r.text("on_reboot", "restart")
 		}
 	}
-	return out, nil
 }
 
-// efi uses the firmware builds of Debian's package ovmf; libvirt copies the variables' template on the first start.
-func (r *renderer) efi(out *libvirtxml.DomainOS, efi *kubevirtv1.EFI) {
-	code, variables, secure := "/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", "no"
-	if efi.SecureBoot == nil || *efi.SecureBoot {
-		code, variables, secure = "/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd", "yes"
+// needsQEMU reports whether something is passed to QEMU past libvirt.
+func (r *renderer) needsQEMU() bool {
+	if firmware := r.spec.Domain.Firmware; firmware != nil && firmware.ACPI != nil && firmware.ACPI.MsdmNameRef != "" {
+		return true
 	}
-	out.Loader = &libvirtxml.DomainLoader{Path: code, Readonly: "yes", Secure: secure, Type: "pflash"}
-	out.NVRam = &libvirtxml.DomainNVRam{Template: variables, NVRam: r.host.NVRAM}
+	for i := range r.spec.Domain.Devices.Disks {
+		if _, _, granularity := r.blockSizes(&r.spec.Domain.Devices.Disks[i]); granularity != nil {
+			return true
+		}
+	}
+	return false
 }
 
-func (r *renderer) sysinfo() []libvirtxml.DomainSysInfo {
-	system := []libvirtxml.DomainSysInfoEntry{
-		{Name: "manufacturer", Value: "gitvirt"},
-		{Name: "product", Value: "VirtualMachine"},
-		{Name: "uuid", Value: r.uuid()},
-	}
-	if firmware := r.spec.Domain.Firmware; firmware != nil && firmware.Serial != "" {
-		system = append(system, libvirtxml.DomainSysInfoEntry{Name: "serial", Value: firmware.Serial})
-	}
-	smbios := &libvirtxml.DomainSysInfoSMBIOS{System: &libvirtxml.DomainSysInfoSystem{Entry: system}}
-	if chassis := r.spec.Domain.Chassis; chassis != nil {
-		var entries []libvirtxml.DomainSysInfoEntry
-		for _, entry := range []libvirtxml.DomainSysInfoEntry{
-			{Name: "manufacturer", Value: chassis.Manufacturer},
-			{Name: "version", Value: chassis.Version},
-			{Name: "serial", Value: chassis.Serial},
-			{Name: "asset", Value: chassis.Asset},
-			{Name: "sku", Value: chassis.Sku},
-		} {
-			if entry.Value != "" {
-				entries = append(entries, entry)
-			}
+func (r *renderer) qemu() {
+	if len(r.arguments) > 0 {
+		r.start("qemu:commandline")
+		for _, argument := range r.arguments {
+			r.leaf("qemu:arg", "value", argument)
 		}
-		if len(entries) > 0 {
-			smbios.Chassis = &libvirtxml.DomainSysInfoChassis{Entry: entries}
+		r.end("qemu:commandline")
+	}
+	if len(r.overrides) == 0 {
+		return
+	}
+	r.start("qemu:override")
+	for _, override := range r.overrides {
+		r.start("qemu:device", "alias", override.alias)
+		r.start("qemu:frontend")
+		r.leaf("qemu:property", "name", override.property, "type", "unsigned", "value", override.value)
+		r.end("qemu:frontend")
+		r.end("qemu:device")
+	}
+	r.end("qemu:override")
+}
+
+// volume finds a volume by name.
+func (r *renderer) volume(name string) *Volume {
+	for i := range r.volumes {
+		if r.volumes[i].Name == name {
+			return &r.volumes[i]
 		}
 	}
-	return []libvirtxml.DomainSysInfo{{SMBIOS: smbios}}
+	return nil
+}
+
+// alias returns the name that a device has in libvirt: KubeVirt's, "ua-" and its name in the manifest. libvirt wants them
+// unique, a manifest may call a disk and an interface the same.
+func (r *renderer) alias(name string) string {
+	alias := "ua-" + name
+	for n := 2; slices.Contains(r.aliases, alias); n++ {
+		alias = "ua-" + name + "-" + strconv.Itoa(n)
+	}
+	r.aliases = append(r.aliases, alias)
+	return alias
+}
+
+func decimal[T uint | uint32 | uint64 | int | int64](n T) string {
+	return strconv.FormatUint(uint64(n), 10)
 }

@@ -1,0 +1,2 @@
+module kubevirt.io/virt-template-api
+go 1.24

@@ -1,0 +1,2 @@
+module kubevirt.io/virt-template-client-go
+go 1.24

@@ -1,0 +1,61 @@
+package domainxml
+
+import (
+	"fmt"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// PlannedAssignment stands in for what a host would assign, for showing a domain without a host: CPUs from 0 on, and
+// devices numbered from 1 on. selectors are VM.HostDevices; a device that they do not name counts as a PCI one.
+func PlannedAssignment(spec *kubevirtv1.VirtualMachineInstanceSpec, selectors map[string]schemas.HostDeviceSelector) Assignment {
+	var out Assignment
+	count := 0
+	next := func(format string) string {
+		count++
+		return fmt.Sprintf(format, count)
+	}
+	add := func(name string) {
+		selector := selectors[name]
+		switch {
+		case len(selector.USB) > 0:
+			for range selector.USB {
+				out.Devices = append(out.Devices, HostDevice{Name: name, Type: DeviceUSB, Address: next("0:%d")})
+			}
+		case len(selector.Mediated) > 0:
+			out.Devices = append(out.Devices, HostDevice{Name: name, Type: DeviceMDev, Address: next("00000000-0000-0000-0000-%012x")})
+		default:
+			out.Devices = append(out.Devices, HostDevice{Name: name, Type: DevicePCI, Address: next("0000:%02x:00.0")})
+		}
+	}
+	devices := &spec.Domain.Devices
+	for i := range devices.HostDevices {
+		add(devices.HostDevices[i].Name)
+	}
+	for i := range devices.GPUs {
+		add(devices.GPUs[i].Name)
+	}
+	for i := range devices.Interfaces {
+		if devices.Interfaces[i].SRIOV != nil {
+			add(devices.Interfaces[i].Name)
+		}
+	}
+	cpu := spec.Domain.CPU
+	if cpu == nil || !cpu.DedicatedCPUPlacement {
+		return out
+	}
+	cpus := int(min(topologyOf(spec).vcpus(), maxThreads)) //nolint:gosec // bounded
+	out.CPUs = &CPUPlacement{VCPUs: make([]int, cpus)}
+	for i := range out.CPUs.VCPUs {
+		out.CPUs.VCPUs[i] = i
+	}
+	if cpu.IsolateEmulatorThread {
+		out.CPUs.Emulator = []int{cpus}
+	}
+	if cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil {
+		out.CPUs.Nodes = make([]int, cpus)
+	}
+	return out
+}

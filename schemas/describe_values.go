@@ -1,0 +1,231 @@
+package schemas
+
+import (
+	"reflect"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	instancetypev1 "kubevirt.io/api/instancetype/v1beta1"
+	poolv1 "kubevirt.io/api/pool/v1beta1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+)
+
+// fieldRule is what the Go types do not say about a field: what may be written, and what holds when nothing is.
+type fieldRule struct {
+	// values are all that may be written; nil for anything of the type.
+	values []string
+	// fallback is the default.
+	fallback string
+	// pattern is a regular expression (ECMA 262, which Go reads as well) that text has to match.
+	pattern string
+	// wanted says what the pattern asks for.
+	wanted string
+	// least is the smallest number, when it is not that of the type.
+	least int
+	// unchecked rows are for Pods: the values are Kubernetes's, and gitvirt carries them along as they are.
+	unchecked bool
+	// required and optional overrule what the Go type says by its tag.
+	required, optional bool
+	// doc is the description of a field whose type carries none.
+	doc string
+}
+
+// fieldKey names a field by the struct that declares it, so that a row holds wherever the struct is used.
+type fieldKey struct {
+	owner reflect.Type
+	field string
+}
+
+func of[T any](field string) fieldKey { return fieldKey{reflect.TypeFor[T](), field} }
+
+// rule returns the row of the field; an empty one when the table has none.
+func (p *fieldPlace) rule() fieldRule {
+	if p.field == nil {
+		return fieldRule{}
+	}
+	return fieldRules()[fieldKey{p.owner, p.field.name}]
+}
+
+// oneFrom is a row with values that are written with spaces between them.
+func oneFrom(values, fallback string) fieldRule {
+	return fieldRule{values: strings.Fields(values), fallback: fallback}
+}
+
+// uncheckedFrom is a row with values that Parse does not hold anybody to: only Kubernetes looks at them, or another check does.
+func uncheckedFrom(values string) fieldRule {
+	return fieldRule{values: strings.Fields(values), unchecked: true}
+}
+
+func by(fallback string) fieldRule { return fieldRule{fallback: fallback} }
+
+const (
+	patternMAC = `^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$`
+	patternPCI = `^[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]$`
+)
+
+// fieldRules is the table. What it says is held against the checks by a test, field by field and value by value.
+var fieldRules = sync.OnceValue(func() map[fieldKey]fieldRule {
+	rules := map[fieldKey]fieldRule{}
+	for _, table := range []map[fieldKey]fieldRule{machineRules(), deviceRules(), podRules(), aroundRules(), fleetRules()} {
+		for key, rule := range table {
+			rules[key] = rule
+		}
+	}
+	return rules
+})
+
+// machineRules are for the machine and its board.
+func machineRules() map[fieldKey]fieldRule {
+	on := by("true")
+	return map[fieldKey]fieldRule{
+		of[kubevirtv1.VirtualMachineSpec]("runStrategy"): oneFrom("Always RerunOnFailure Manual Halted Once", ""),
+		of[kubevirtv1.VirtualMachineSpec]("running"):     {doc: "The older way to say it: true is runStrategy Always, false is Halted. It excludes runStrategy."},
+		of[kubevirtv1.VirtualMachineSpec]("template"):    {required: true},
+
+		of[kubevirtv1.VirtualMachineInstanceSpec]("architecture"):                  oneFrom("amd64", "amd64"),
+		of[kubevirtv1.VirtualMachineInstanceSpec]("evictionStrategy"):              oneFrom("None LiveMigrate LiveMigrateIfPossible External", ""),
+		of[kubevirtv1.VirtualMachineInstanceSpec]("startStrategy"):                 oneFrom("Paused", ""),
+		of[kubevirtv1.VirtualMachineInstanceSpec]("terminationGracePeriodSeconds"): by("30"),
+		of[kubevirtv1.VirtualMachineInstanceSpec]("domain"):                        {required: true},
+
+		of[kubevirtv1.CPU]("cores"):         {fallback: "1", least: 1},
+		of[kubevirtv1.CPU]("sockets"):       {fallback: "1", least: 1},
+		of[kubevirtv1.CPU]("threads"):       {fallback: "1", least: 1},
+		of[kubevirtv1.CPUFeature]("policy"): oneFrom("force require optional disable forbid", "require"),
+
+		of[kubevirtv1.DomainSpec]("ioThreadsPolicy"): oneFrom("shared auto supplementalPool", ""),
+		of[kubevirtv1.DomainSpec]("rebootPolicy"):    oneFrom("Reboot Terminate", "Reboot"),
+		of[kubevirtv1.Machine]("type"):               {fallback: "q35", optional: true},
+		of[kubevirtv1.EFI]("secureBoot"):             on,
+		of[kubevirtv1.EFI]("persistent"):             by("false"),
+		of[kubevirtv1.Firmware]("uuid"):              {doc: "The SMBIOS UUID. Derived from namespace and name when it is left out, so it stays the same everywhere."},
+
+		of[kubevirtv1.HPETTimer]("tickPolicy"): oneFrom("delay catchup merge discard", ""),
+		of[kubevirtv1.PITTimer]("tickPolicy"):  oneFrom("delay catchup discard", ""),
+		of[kubevirtv1.RTCTimer]("tickPolicy"):  oneFrom("delay catchup", ""),
+		of[kubevirtv1.RTCTimer]("track"):       oneFrom("guest wall", ""),
+		of[kubevirtv1.HPETTimer]("present"):    on, of[kubevirtv1.PITTimer]("present"): on, of[kubevirtv1.RTCTimer]("present"): on,
+		of[kubevirtv1.KVMTimer]("present"): on, of[kubevirtv1.HypervTimer]("present"): on,
+		of[kubevirtv1.FeatureState]("enabled"): on, of[kubevirtv1.FeatureAPIC]("enabled"): on,
+		of[kubevirtv1.FeatureSpinlocks]("spinlocks"): by("4096"),
+
+		of[kubevirtv1.KernelBootContainer]("imagePullPolicy"): oneFrom("Always IfNotPresent Never", ""),
+	}
+}
+
+// deviceRules are for devices, and for the volumes and networks behind them.
+func deviceRules() map[fieldKey]fieldRule {
+	on, off := by("true"), by("false")
+	pciAddress := fieldRule{pattern: patternPCI, wanted: "wanted a PCI address such as 0000:81:00.1"}
+	return map[fieldKey]fieldRule{
+		of[kubevirtv1.Devices]("autoattachGraphicsDevice"): on, of[kubevirtv1.Devices]("autoattachMemBalloon"): on,
+		of[kubevirtv1.Devices]("autoattachPodInterface"): on, of[kubevirtv1.Devices]("autoattachSerialConsole"): on,
+		of[kubevirtv1.Devices]("autoattachInputDevice"): off, of[kubevirtv1.Devices]("autoattachVSOCK"): off,
+		of[kubevirtv1.Devices]("blockMultiQueue"): off, of[kubevirtv1.Devices]("networkInterfaceMultiqueue"): off,
+		of[kubevirtv1.Devices]("useVirtioTransitional"): off, of[kubevirtv1.Devices]("disableHotplug"): off,
+		of[kubevirtv1.DomainSpec]("devices"): {optional: true},
+
+		of[kubevirtv1.DiskTarget]("bus"):           oneFrom("virtio scsi sata usb", "sata"),
+		of[kubevirtv1.DiskTarget]("pciAddress"):    pciAddress,
+		of[kubevirtv1.LunTarget]("bus"):            oneFrom("virtio scsi sata", "sata"),
+		of[kubevirtv1.CDRomTarget]("bus"):          oneFrom("scsi sata usb", "sata"),
+		of[kubevirtv1.CDRomTarget]("tray"):         oneFrom("open closed", "closed"),
+		of[kubevirtv1.CDRomTarget]("readonly"):     on,
+		of[kubevirtv1.Disk]("cache"):               oneFrom("none writethrough writeback", ""),
+		of[kubevirtv1.Disk]("io"):                  oneFrom("native threads default", ""),
+		of[kubevirtv1.Disk]("errorPolicy"):         oneFrom("stop ignore report enospace", "stop"),
+		of[kubevirtv1.Disk]("bootOrder"):           {least: 1},
+		of[kubevirtv1.Interface]("bootOrder"):      {least: 1},
+		of[kubevirtv1.Interface]("macAddress"):     {pattern: patternMAC, wanted: "wanted a MAC address such as 02:00:00:00:00:01"},
+		of[kubevirtv1.Interface]("pciAddress"):     pciAddress,
+		of[kubevirtv1.Interface]("model"):          oneFrom("virtio e1000 e1000e igb ne2k_pci pcnet rtl8139", "virtio"),
+		of[kubevirtv1.Interface]("state"):          oneFrom("up down absent", "up"),
+		of[kubevirtv1.Port]("protocol"):            oneFrom("TCP UDP", "TCP"),
+		of[kubevirtv1.Input]("bus"):                oneFrom("virtio usb", "usb"),
+		of[kubevirtv1.Input]("type"):               {values: []string{"tablet", "keyboard"}, required: true},
+		of[kubevirtv1.SoundDevice]("model"):        oneFrom("ich9 ac97", "ich9"),
+		of[kubevirtv1.I6300ESBWatchdog]("action"):  oneFrom("poweroff reset shutdown", "reset"),
+		of[kubevirtv1.PanicDevice]("model"):        oneFrom("hyperv isa pvpanic", ""),
+		of[kubevirtv1.ContainerDiskSource]("path"): {doc: "Where the image lies in the container; the only file below /disk when it is left out."},
+
+		of[kubevirtv1.ContainerDiskSource]("imagePullPolicy"): oneFrom("Always IfNotPresent Never", ""),
+		of[kubevirtv1.HostDisk]("type"):                       {values: []string{"Disk", "DiskOrCreate"}, required: true},
+	}
+}
+
+// podRules are for what Kubernetes looks at.
+func podRules() map[fieldKey]fieldRule {
+	operators := "In NotIn Exists DoesNotExist"
+	return map[fieldKey]fieldRule{
+		of[kubevirtv1.VirtualMachineInstanceSpec]("dnsPolicy"): uncheckedFrom("ClusterFirst ClusterFirstWithHostNet Default None"),
+
+		of[corev1.Toleration]("operator"):                         uncheckedFrom("Exists Equal Lt Gt"),
+		of[corev1.Toleration]("effect"):                           uncheckedFrom("NoSchedule PreferNoSchedule NoExecute"),
+		of[corev1.TopologySpreadConstraint]("whenUnsatisfiable"):  {values: []string{"DoNotSchedule", "ScheduleAnyway"}, required: true, unchecked: true},
+		of[corev1.TopologySpreadConstraint]("nodeAffinityPolicy"): uncheckedFrom("Ignore Honor"),
+		of[corev1.TopologySpreadConstraint]("nodeTaintsPolicy"):   uncheckedFrom("Ignore Honor"),
+		of[corev1.NodeSelectorRequirement]("operator"):            {values: strings.Fields(operators + " Gt Lt"), required: true, unchecked: true},
+		of[metav1.LabelSelectorRequirement]("operator"):           {values: strings.Fields(operators), required: true, unchecked: true},
+		of[corev1.HTTPGetAction]("scheme"):                        uncheckedFrom("HTTP HTTPS"),
+
+		of[corev1.PersistentVolumeClaimSpec]("accessModes"): uncheckedFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod"),
+		of[corev1.PersistentVolumeClaimSpec]("volumeMode"):  uncheckedFrom("Filesystem Block"),
+		of[corev1.ServiceSpec]("type"):                      uncheckedFrom("ClusterIP NodePort LoadBalancer ExternalName"),
+		of[corev1.ServicePort]("protocol"):                  uncheckedFrom("TCP UDP SCTP"),
+	}
+}
+
+// aroundRules are for the kinds around the machine. Those who read these kinds check the values.
+func aroundRules() map[fieldKey]fieldRule {
+	return map[fieldKey]fieldRule{
+		of[kubevirtv1.VirtualMachineInstanceReplicaSetSpec]("selector"): {required: true},
+		of[kubevirtv1.VirtualMachineInstanceReplicaSetSpec]("template"): {required: true},
+		of[kubevirtv1.VirtualMachineInstanceReplicaSetSpec]("replicas"): by("1"),
+
+		of[poolv1.VirtualMachinePoolSpec]("selector"):                                  {required: true},
+		of[poolv1.VirtualMachinePoolSpec]("virtualMachineTemplate"):                    {required: true},
+		of[poolv1.VirtualMachinePoolSpec]("replicas"):                                  by("1"),
+		of[poolv1.VirtualMachinePoolSelectionPolicy]("sortPolicy"):                     uncheckedFrom("AscendingOrder DescendingOrder Newest Oldest Random"),
+		of[poolv1.VirtualMachinePoolProactiveScaleInStrategy]("statePreservation"):     uncheckedFrom("Disabled Offline Online"),
+		of[poolv1.VirtualMachinePoolOpportunisticScaleInStrategy]("statePreservation"): uncheckedFrom("Disabled Offline Online"),
+		of[kubevirtv1.InstancetypeMatcher]("kind"):                                     {fallback: "VirtualMachineClusterInstancetype"},
+		of[kubevirtv1.PreferenceMatcher]("kind"):                                       {fallback: "VirtualMachineClusterPreference"},
+		of[kubevirtv1.InstancetypeMatcher]("inferFromVolumeFailurePolicy"):             uncheckedFrom("Reject Ignore"),
+		of[kubevirtv1.PreferenceMatcher]("inferFromVolumeFailurePolicy"):               uncheckedFrom("Reject Ignore"),
+		of[instancetypev1.VirtualMachineInstancetypeSpec]("cpu"):                       {required: true},
+		of[instancetypev1.VirtualMachineInstancetypeSpec]("memory"):                    {required: true},
+		of[instancetypev1.CPUInstancetype]("guest"):                                    {required: true, least: 1},
+		of[instancetypev1.CPUPreferences]("preferredCPUTopology"):                      uncheckedFrom("sockets cores threads spread any preferSockets preferCores preferThreads preferSpread preferAny"),
+		of[instancetypev1.SpreadOptions]("across"):                                     uncheckedFrom("SocketsCores SocketsCoresThreads CoresThreads"),
+		of[instancetypev1.DevicePreferences]("preferredDiskBus"):                       uncheckedFrom("virtio scsi sata usb"),
+		of[instancetypev1.DevicePreferences]("preferredLunBus"):                        uncheckedFrom("virtio scsi sata"),
+		of[instancetypev1.DevicePreferences]("preferredCdromBus"):                      uncheckedFrom("scsi sata usb"),
+		of[instancetypev1.DevicePreferences]("preferredDiskCache"):                     uncheckedFrom("none writethrough writeback"),
+		of[instancetypev1.DevicePreferences]("preferredDiskIO"):                        uncheckedFrom("native threads"),
+		of[instancetypev1.DevicePreferences]("preferredInputBus"):                      uncheckedFrom("virtio usb"),
+		of[instancetypev1.DevicePreferences]("preferredInputType"):                     uncheckedFrom("tablet keyboard"),
+		of[instancetypev1.DevicePreferences]("preferredInterfaceModel"):                uncheckedFrom("virtio e1000 e1000e igb ne2k_pci pcnet rtl8139"),
+		of[instancetypev1.DevicePreferences]("preferredSoundModel"):                    uncheckedFrom("ich9 ac97"),
+		of[cdiv1.DataVolumeSpec]("contentType"):                                        {values: []string{"kubevirt", "archive"}, fallback: "kubevirt", unchecked: true},
+		of[cdiv1.StorageSpec]("accessModes"):                                           uncheckedFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod"),
+		of[cdiv1.StorageSpec]("volumeMode"):                                            uncheckedFrom("Filesystem Block"),
+		of[cdiv1.DataVolumeSourceRegistry]("pullMethod"):                               uncheckedFrom("pod node"),
+		of[kubevirtv1.VirtualMachineSpec]("updateVolumesStrategy"):                     uncheckedFrom("Replacement Migration"),
+	}
+}
+
+// fleetRules are for gitvirt's own kind, whose Go types carry no descriptions.
+func fleetRules() map[fieldKey]fieldRule {
+	return map[fieldKey]fieldRule{
+		of[fleetManifest]("spec"):  {doc: "The settings of the repository."},
+		of[FleetSpec]("platform"):  {values: []string{string(PlatformHost)}, fallback: string(PlatformHost), doc: "Where the machines run: host is libvirt on one machine."},
+		of[FleetSpec]("drift"):     {values: []string{string(DriftCorrect), string(DriftReport)}, fallback: string(DriftCorrect), doc: "What happens when what runs was changed by hand: correct puts it right again, report tells it and leaves it."},
+		of[FleetSpec]("interval"):  {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
+		of[FleetSpec]("status"):    {doc: "Where the state of the machines is written."},
+		of[FleetStatus]("branch"):  {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
+		of[FleetStatus]("enabled"): {doc: "Whether status is written back to git.", fallback: "true"},
+	}
+}
