@@ -39,17 +39,16 @@ func (a *Agent) conclude(record *domainxml.Record, domain hypervisor.Domain, liv
 		now.changes, now.failure, now.unreadConfig = before.changes, before.failure, before.unreadConfig
 	default:
 		var err error
-		if now.changes, err = a.drift(record, domain.Config); err != nil {
+		if now.changes, now.unreadConfig, err = a.inspect(record, domain.Config); err != nil {
 			now.failure = err.Error()
 		}
-		now.unreadConfig = a.unread(domain.Config)
 	}
 	switch {
 	case domain.Live == "":
 	case before != nil && before.domain.live == live:
 		now.unreadLive = before.unreadLive
 	default:
-		now.unreadLive = a.unread(domain.Live)
+		now.unreadLive = a.reader.Unread(domain.Live)
 	}
 	return now
 }
@@ -68,40 +67,26 @@ func definitionDigest(record *domainxml.Record, config string) [sha256.Size]byte
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// unread returns the paths of what is unknown in a domain's XML. XML that cannot be read at all is unknown as a whole.
-func (a *Agent) unread(document string) []string {
-	paths, err := a.reader.Unread(document)
-	if err != nil {
-		return []string{"domain: " + err.Error()}
-	}
-	return paths
-}
-
-// drift compares the persistent definition with what its own record renders to.
-func (a *Agent) drift(record *domainxml.Record, config string) ([]*api.Change, error) {
+// inspect compares the persistent definition with what its own record renders to, and tells what of it is unknown.
+func (a *Agent) inspect(record *domainxml.Record, config string) (drift []*api.Change, unread []string, err error) {
 	object, _, err := schemas.ParseRecord(record.Spec, true)
 	if err != nil {
-		return nil, fmt.Errorf("reading the record: %w", err)
+		return nil, a.reader.Unread(config), fmt.Errorf("reading the record: %w", err)
 	}
 	host := a.host(record.Address)
 	host.Assignment = record.Assignment
-	rendered, err := domainxml.Render(domainxml.Machine{
+	differences, unread, err := a.reader.Inspect(domainxml.Machine{
 		Address: record.Address, Spec: &object.Spec.Template.Spec, Host: host, Volumes: record.Volumes,
-	})
+	}, config)
 	if err != nil {
-		return nil, err
+		return nil, unread, err
 	}
-	differences, err := domainxml.Compare(rendered, config)
-	if err != nil {
-		return nil, err
-	}
-	var changes []*api.Change
 	for _, difference := range differences {
-		changes = append(changes, &api.Change{
+		drift = append(drift, &api.Change{
 			Path: difference.Path, Before: jsonValue(difference.Want), After: jsonValue(difference.Have),
 		})
 	}
-	return changes, nil
+	return drift, unread, nil
 }
 
 // jsonValue encodes a fact; the empty one means that it is not there.

@@ -26,12 +26,17 @@ func Compare(rendered, defined string) ([]Difference, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the domain's XML: %w", err)
 	}
+	return compare(want, have), nil
+}
+
+// compare compares two trees, and changes them.
+func compare(want, have *node) []Difference {
 	normalise(want)
 	normalise(have)
 	d := &differ{}
 	d.element(place{}, want, have)
 	slices.SortFunc(d.out, func(a, b Difference) int { return cmp.Compare(a.Path, b.Path) })
-	return d.out, nil
+	return d.out
 }
 
 // thereIs is the value of an element that says only that it is there.
@@ -87,8 +92,7 @@ func (d *differ) add(path, want, have string) {
 func (d *differ) element(at place, want, have *node) {
 	d.attributes(at, want, have)
 	if !sameFact(want.name, want.text, have.text) {
-		switch {
-		case want.text != "" || (have.text != "" && len(want.children) == 0):
+		if want.text != "" || (have.text != "" && len(want.children) == 0) {
 			d.add(at.path(), want.text, have.text)
 		}
 	}

@@ -45,8 +45,26 @@ func BenchmarkReaderUnread(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(defined)))
 	for b.Loop() {
-		if _, err := reader.Unread(defined); err != nil {
-			b.Fatal(err)
-		}
+		reader.Unread(defined)
+	}
+}
+
+// BenchmarkInspect is what the agent does for each definition that changed.
+func BenchmarkInspect(b *testing.B) {
+	for _, name := range []string{"vm-cirros", "windows-full"} {
+		b.Run(name, func(b *testing.B) {
+			machine := machineOf(named(b, name).vm)
+			defined, err := domainxml.Render(machine)
+			if err != nil {
+				b.Fatal(err)
+			}
+			reader := domainxml.NewReader()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := reader.Inspect(machine, defined); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -146,9 +146,35 @@ func TestReaderSaysWhatReadSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := reader.Unread(document)
+			if diff := cmp.Diff(want, reader.Unread(document)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		}
+	}
+}
+
+// TestInspectSaysWhatCompareSays compares every example with the others' definitions and its own: the machine itself and
+// the document that it renders to are the same to compare with.
+func TestInspectSaysWhatCompareSays(t *testing.T) {
+	reader := domainxml.NewReader()
+	other := printed(t)
+	for _, example := range append(examples(t), corpus(t)...) {
+		machine := example.machine()
+		document, err := domainxml.Render(machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, defined := range []string{document, other} {
+			want, err := domainxml.Compare(document, defined)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, _, err := reader.Inspect(machine, defined)
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
-				t.Errorf("%v (-want +got):\n%s", err, diff)
+				t.Errorf("%s: %v (-want +got):\n%s", example.name, err, diff)
+			}
+			if defined == document && len(got) > 0 {
+				t.Errorf("%s differs from itself: %v", example.name, got)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package domainxml
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"strings"
 	"sync"
 )
@@ -19,23 +20,47 @@ func NewReader() *Reader { return &Reader{known: map[[sha256.Size]byte]bool{}} }
 // maxShapes bounds what a Reader remembers; beyond it, it begins anew.
 const maxShapes = 4096
 
-// Unread returns the paths of what libvirtxml does not hold of a document, the metadata apart: libvirtxml takes that as it
-// is. The document is one of libvirt's.
-func (r *Reader) Unread(document string) ([]string, error) {
+// Unread returns the paths of what libvirtxml does not hold of a document of libvirt's, the metadata apart: libvirtxml takes
+// that as it is. A document that cannot be read at all is unread as a whole: "domain: ", and why.
+func (r *Reader) Unread(document string) []string {
 	tree, err := parseFast(document)
 	if err != nil {
-		return nil, err
+		return []string{whole + err.Error()}
 	}
+	return r.unread(tree, document)
+}
+
+const whole = "domain: "
+
+// Inspect compares a definition with what its machine renders to, as Compare does, and tells what of it is unread. A
+// definition that is no domain document is an error, and unread as a whole.
+func (r *Reader) Inspect(m Machine, defined string) (differences []Difference, unread []string, err error) {
+	have, err := parseFast(defined)
+	if err != nil {
+		return nil, []string{whole + err.Error()}, fmt.Errorf("reading the domain's XML: %w", err)
+	}
+	unread = r.unread(have, defined)
+	want, err := m.tree()
+	if err != nil {
+		return nil, unread, err
+	}
+	return compare(want, have), unread, nil
+}
+
+func (r *Reader) unread(tree *node, document string) []string {
 	shape := tree.shape()
 	r.mu.Lock()
 	known := r.known[shape]
 	r.mu.Unlock()
 	if known {
-		return nil, nil
+		return nil
 	}
 	_, unread, err := Read(WithoutMetadata(document))
-	if err != nil || len(unread) > 0 {
-		return unread, err
+	switch {
+	case err != nil:
+		return []string{whole + err.Error()}
+	case len(unread) > 0:
+		return unread
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,7 +68,7 @@ func (r *Reader) Unread(document string) ([]string, error) {
 		clear(r.known)
 	}
 	r.known[shape] = true
-	return nil, nil
+	return nil
 }
 
 // shape is a digest of everything that decides what libvirtxml reads: the elements, the attributes, the values by which
