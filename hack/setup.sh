@@ -9,12 +9,14 @@ packages=(
   # what runs the virtual machines
   libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-system libvirt-clients
   qemu-system-x86 qemu-utils seabios ipxe-qemu
+  # UEFI, TPM and shared folders of virtual machines (virtiofsd is in qemu-system-common)
+  ovmf swtpm swtpm-tools qemu-system-common
   # building gitvirt-agent and running go test -race
   libvirt-dev pkg-config gcc libc6-dev
   # starting libvirtd on a machine without systemd
   tini
   # building the test guest
-  busybox-static kmod cpio syslinux mtools
+  busybox-static kmod cpio syslinux mtools qemu-guest-agent
   # real peers of the tests and the demo
   git openssh-server openssh-client docker-registry ca-certificates
   # checks: libvirt's RELAX NG schemas, the shell scripts, generated code
@@ -24,7 +26,7 @@ packages=(
 )
 
 # Daemons that are wanted as programs only. Where systemd runs, installing one starts it for the whole machine.
-programs_only=(docker-registry openssh-server)
+programs_only=(docker-registry openssh-server qemu-guest-agent)
 
 missing_packages() {
   dpkg-query -W -f='${binary:Package} ${db:Status-Status}\n' 2>/dev/null |

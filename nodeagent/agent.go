@@ -3,7 +3,9 @@
 // touches no domain that does not carry it.
 //
 // The parts: api (the gRPC service), domainxml (rendering, pure), hypervisor (libvirt behind one interface), disks,
-// images and cloudinit (what a VM's volumes are made of), emulation (whether KVM really works).
+// images, imports, cloudinit and guestfiles (what a VM's volumes are made of), hostdevices and cpus (what only one VM can
+// have), capabilities (what a host can do at all), guestagent and probes (what is done in a running guest), guestmetrics
+// (figures for guests), emulation (whether KVM really works).
 package nodeagent
 
 import (
@@ -16,9 +18,12 @@ import (
 	"sync"
 	"time"
 
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/nodeagent/probes"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -33,6 +38,8 @@ type Config struct {
 	// Resync is how often every domain is read again although no event asked for it: libvirt sends none for a
 	// definition that is edited. 0 means 5 s.
 	Resync time.Duration
+	// Clock is the time of probes and of what is tried again in guests; nil means the real one.
+	Clock probes.Clock
 	// Describe fills in what GetNode answers about the host; nil leaves it empty.
 	Describe func(ctx context.Context, node *api.Node)
 	Logger   *slog.Logger
@@ -47,6 +54,9 @@ type Agent struct {
 	view       *view
 	locks      *locks
 	reader     *domainxml.Reader
+	clock      probes.Clock
+	hosts      *hostShare
+	secrets    *credentialFiles
 	// failedReads belongs to the goroutine of Run.
 	failedReads int
 }
@@ -62,6 +72,9 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
+	if config.Clock == nil {
+		config.Clock = probes.SystemClock{}
+	}
 	machines := filepath.Join(config.StateDir, "vms")
 	if err := os.MkdirAll(machines, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
 		return nil, fmt.Errorf("making the state directory: %w", err)
@@ -71,7 +84,7 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 		return nil, err
 	}
 	a := &Agent{
-		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(),
+		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(), clock: config.Clock,
 		reader: domainxml.NewReader(),
 		view:   newView("the agent has not read the host yet"),
 	}
@@ -79,6 +92,10 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	for _, option := range options {
 		option(&settings)
 	}
+	if a.hosts, err = newHostShare(settings); err != nil {
+		return nil, err
+	}
+	a.secrets = &credentialFiles{dir: machines}
 	if a.volumes, err = openVolumes(config.StateDir, settings); err != nil {
 		return nil, err
 	}
@@ -86,14 +103,8 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 }
 
 // host returns what rendering a VM needs to know of this host.
-func (a *Agent) host(address schemas.Address) domainxml.Host {
-	dir := filepath.Join(a.config.StateDir, "vms", address.Namespace, address.Name)
-	return domainxml.Host{
-		DomainType: a.config.DomainType,
-		ConsoleLog: filepath.Join(dir, "console.log"),
-		NVRAM:      filepath.Join(dir, "nvram.fd"),
-		Dir:        dir,
-	}
+func (a *Agent) host(address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec) domainxml.Host {
+	return a.volumes.files.Host(address, spec, a.config.DomainType)
 }
 
 // pruneInterval is how often container disks are looked for that nothing uses any more.
@@ -106,6 +117,8 @@ func (a *Agent) Run(ctx context.Context) {
 	var followers sync.WaitGroup
 	followers.Go(func() { a.hypervisor.Events(ctx, inbox.add) })
 	followers.Go(func() { a.followAddresses(ctx) })
+	followers.Go(func() { a.followGuests(ctx) })
+	followers.Go(func() { a.followMetrics(ctx) })
 	defer followers.Wait()
 	resync := time.NewTicker(a.config.Resync)
 	defer resync.Stop()
@@ -222,7 +235,7 @@ func settled(now *seen) (record domainxml.Record, needed bool) {
 	switch {
 	case active && (!record.Ran || record.Stop != ""):
 		record.Ran, record.Stop = true, ""
-	case !active && record.Ran && reason != hypervisor.StopUnknown && record.Stop != string(reason):
+	case !active && record.Ran && reason != hypervisor.StopUnknown && record.Stop != string(reason) && !killed(reason, &record):
 		record.Stop = string(reason)
 	default:
 		return record, false

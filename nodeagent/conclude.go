@@ -73,7 +73,7 @@ func (a *Agent) inspect(record *domainxml.Record, config string) (drift []*api.C
 	if err != nil {
 		return nil, a.reader.Unread(config), fmt.Errorf("reading the record: %w", err)
 	}
-	host := a.host(record.Address)
+	host := a.host(record.Address, &object.Spec.Template.Spec)
 	host.Assignment = record.Assignment
 	differences, unread, err := a.reader.Inspect(domainxml.Machine{
 		Address: record.Address, Spec: &object.Spec.Template.Spec, Host: host, Volumes: record.Volumes,

@@ -1,13 +1,17 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/guestfiles"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -56,15 +60,23 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 		return "", err
 	}
 	defer unlock()
+	if e.machine != nil {
+		release, err := e.agent.volumes.reserved.use(e.machine)
+		if err != nil {
+			return "", err
+		}
+		defer release()
+	}
 	if err := e.check(ctx); err != nil {
 		return "", err
 	}
-	if err := e.run(ctx); err != nil {
-		// What was done until here is shown at once; the error that counts is the step's.
-		_ = e.read(ctx)
-		return "", err
+	failed := e.run(ctx)
+	// Also of a step that failed is shown at once what was done; the error that counts is the step's.
+	err = e.read(ctx)
+	if err == nil {
+		a.hosts.settle(e.name) // the record, which has just been read, says from now on what the VM has
 	}
-	if err := e.read(ctx); err != nil {
+	if err = cmp.Or(failed, err); err != nil {
 		return "", err
 	}
 	return e.fingerprint(), nil
@@ -140,44 +152,37 @@ func (e *execution) run(ctx context.Context) error {
 // define prepares what the VM needs and writes the persistent definition. The running guest goes on with what it has
 // until it is cycled; a definition that libvirt refuses costs no downtime.
 func (e *execution) define(ctx context.Context) error {
-	e.progress("preparing disks")
 	var before *domainxml.Record
 	if e.now != nil {
 		before = e.now.record
 	}
+	assignment, err := e.assign(before)
+	if err != nil {
+		return err
+	}
+	e.progress("preparing disks")
 	volumes, err := e.agent.volumes.prepare(ctx, e.machine, before, e.active(), e.progress)
 	if err != nil {
 		return err
 	}
-	if e.request.GetReplace() && e.defined() {
-		if err := e.stop(ctx); err != nil {
-			return err
-		}
-		// Without its trace first: a step that ends here leaves a VM that is to be created, not one that vanished.
-		if err := e.agent.records.remove(before); err != nil {
-			return err
-		}
-		if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
-			return fmt.Errorf("undefining %s: %w", e.name, err)
-		}
-	}
 	record := e.machine.record(volumes)
+	record.Assignment = assignment
 	if before != nil && e.request.GetPower() != "cycle" {
 		record.Ran, record.Stop = before.Ran, before.Stop
 	}
-	host := e.agent.host(e.address)
-	host.Assignment = record.Assignment
-	definition, err := domainxml.Render(domainxml.Machine{
-		Address: e.address, Spec: e.machine.spec(), Host: host, Volumes: volumes, Record: record,
-	})
+	definition, err := e.render(record)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return err
 	}
-	e.progress("defining " + e.name)
-	if err := e.agent.hypervisor.Define(ctx, definition); err != nil {
-		return fmt.Errorf("defining %s: %w", e.name, err)
+	if e.request.GetReplace() && e.defined() {
+		if err := e.undefine(ctx, before); err != nil {
+			return err
+		}
 	}
-	if err := e.agent.records.put(record); err != nil {
+	if err := e.agent.secrets.put(e.address, credentialsOf(e.machine)); err != nil {
+		return err
+	}
+	if err := e.write(ctx, record, definition); err != nil {
 		return err
 	}
 	if err := e.refresh(ctx, volumes); err != nil {
@@ -189,6 +194,43 @@ func (e *execution) define(ctx context.Context) error {
 	return nil
 }
 
+// undefine makes room for a domain that is made anew.
+func (e *execution) undefine(ctx context.Context, before *domainxml.Record) error {
+	if err := e.stop(ctx); err != nil {
+		return err
+	}
+	// Without its trace first: a step that ends here leaves a VM that is to be created, not one that vanished.
+	if err := e.agent.records.remove(before); err != nil {
+		return err
+	}
+	if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
+		return fmt.Errorf("undefining %s: %w", e.name, err)
+	}
+	return nil
+}
+
+// render returns the definition that a record stands for.
+func (e *execution) render(record *domainxml.Record) (string, error) {
+	host := e.agent.host(e.address, e.machine.spec())
+	host.Assignment = record.Assignment
+	definition, err := domainxml.Render(domainxml.Machine{
+		Address: e.address, Spec: e.machine.spec(), Host: host, Volumes: record.Volumes, Record: record,
+	})
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return definition, nil
+}
+
+// write defines the domain and leaves its trace.
+func (e *execution) write(ctx context.Context, record *domainxml.Record, definition string) error {
+	e.progress("defining " + e.name)
+	if err := e.agent.hypervisor.Define(ctx, definition); err != nil {
+		return fmt.Errorf("defining %s: %w", e.name, err)
+	}
+	return e.agent.records.put(record)
+}
+
 // refresh makes ready what the next power-on needs, whoever switches the guest on. What a running guest has open is left.
 func (e *execution) refresh(ctx context.Context, volumes []domainxml.Volume) error {
 	open := map[string]bool{}
@@ -198,6 +240,19 @@ func (e *execution) refresh(ctx context.Context, volumes []domainxml.Volume) err
 		}
 	}
 	e.fresh = !e.active()
+	return e.prepareVolumes(ctx, volumes, open)
+}
+
+// prepareVolumes makes the volumes of a definition ready. A config drive tells the guest the addresses of tagged devices,
+// which libvirt chose when it took the definition.
+func (e *execution) prepareVolumes(ctx context.Context, volumes []domainxml.Volume, open map[string]bool) error {
+	if guestfiles.HasTags(e.machine.spec()) {
+		domain, err := e.agent.hypervisor.Domain(ctx, e.name)
+		if err != nil {
+			return fmt.Errorf("reading domain %s: %w", e.name, err)
+		}
+		e.machine.definition = domain.Config
+	}
 	return e.agent.volumes.refresh(ctx, e.machine, volumes, open)
 }
 
@@ -225,13 +280,20 @@ func (e *execution) start(ctx context.Context) error {
 		return nil
 	}
 	record := *e.now.record
+	if err := e.ready(ctx, &record); err != nil {
+		return err
+	}
 	if !e.fresh {
-		if err := e.agent.volumes.refresh(ctx, e.machine, record.Volumes, nil); err != nil {
+		if err := e.prepareVolumes(ctx, record.Volumes, nil); err != nil {
 			return err
 		}
 	}
 	e.progress("starting " + e.name)
-	if err := e.agent.hypervisor.SetPower(ctx, e.name, hypervisor.PowerOn); err != nil {
+	power := hypervisor.PowerOn
+	if strategy := e.machine.spec().StartStrategy; strategy != nil && *strategy == kubevirtv1.StartStrategyPaused {
+		power = hypervisor.PowerOnPaused
+	}
+	if err := e.agent.hypervisor.SetPower(ctx, e.name, power); err != nil {
 		return fmt.Errorf("starting %s: %w", e.name, err)
 	}
 	record.Ran, record.Stop = true, ""
@@ -313,6 +375,12 @@ func (e *execution) destroy(ctx context.Context) error {
 	e.progress("undefining " + e.name)
 	if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
 		return fmt.Errorf("undefining %s: %w", e.name, err)
+	}
+	if err := e.agent.hosts.release(e.address, e.now); err != nil {
+		return err
+	}
+	if err := e.agent.secrets.remove(e.address); err != nil {
+		return err
 	}
 	if err := e.agent.records.remove(record); err != nil {
 		return err

@@ -26,13 +26,26 @@ type facts struct {
 	State        hypervisor.State
 	StopReason   hypervisor.StopReason
 	config, live [sha256.Size]byte
+	// ID tells one run of the guest from the next; empty while it is off.
+	ID string
 }
 
 func factsOf(domain hypervisor.Domain) facts {
 	return facts{
 		Name: domain.Name, UUID: domain.UUID, State: domain.State, StopReason: domain.StopReason,
-		config: sha256.Sum256([]byte(domain.Config)), live: sha256.Sum256([]byte(domain.Live)),
+		config: sha256.Sum256([]byte(domain.Config)), live: sha256.Sum256([]byte(domain.Live)), ID: runID(domain.Live),
 	}
+}
+
+// runID returns the id in the root element of a running domain's XML, which libvirt gives to each run.
+func runID(live string) string {
+	root, _, _ := strings.Cut(live, ">")
+	_, id, found := strings.Cut(root, " id='")
+	if !found {
+		return ""
+	}
+	id, _, _ = strings.Cut(id, "'")
+	return id
 }
 
 // seen is one domain as it was read last, with what was concluded from it.
@@ -189,11 +202,14 @@ func stateName(state hypervisor.State) string {
 	return stateStopped
 }
 
-// stopReason prefers what libvirt knows now; after its daemon restarted, what the record kept.
+// stopReason prefers what libvirt knows now; after its daemon restarted, what the record kept. A guest that the agent
+// switched off because its liveness probe failed has crashed, as the record says.
 func stopReason(domain hypervisor.Domain, record *domainxml.Record) string {
 	switch {
 	case domain.State.Active():
 		return ""
+	case killed(domain.StopReason, record):
+		return record.Stop
 	case domain.StopReason != hypervisor.StopUnknown:
 		return string(domain.StopReason)
 	}
@@ -201,7 +217,13 @@ func stopReason(domain hypervisor.Domain, record *domainxml.Record) string {
 }
 
 // keeps reports whether the data of a kind of volume outlives the VM.
-func keeps(kind string) bool { return kind == "emptyDisk" || kind == "hostDisk" }
+func keeps(kind string) bool {
+	switch kind {
+	case "emptyDisk", "hostDisk", "persistentVolumeClaim", "dataVolume":
+		return true
+	}
+	return false
+}
 
 // refresh reads one domain and tells watchers what changed. The caller holds the VM's lock or does not mind a race:
 // the next refresh puts it right.

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
 )
 
 // view is what the agent knows of its host, and who wants to be told.
@@ -19,6 +21,16 @@ type view struct {
 	// it is older.
 	reads uint64
 	read  map[string]uint64
+	// health is what the guests themselves say, by domain; nothing for most.
+	health map[string]health
+}
+
+// health is what was found out by asking a guest.
+type health struct {
+	// ready is "true", "false" or "unknown"; empty without a readiness probe.
+	ready, readyReason string
+	// credentials says why the access credentials are not in the guest.
+	credentials string
 }
 
 // watcher is told which domains to look at again. It keeps names, not messages, so a slow one costs little.
@@ -30,13 +42,38 @@ type watcher struct {
 }
 
 func newView(unknown string) *view {
-	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}, read: map[string]uint64{}}
+	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}, read: map[string]uint64{}, health: map[string]health{}}
+}
+
+// heal notes what a guest says; the zero health is nothing.
+func (v *view) heal(name string, now health) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.health[name] == now {
+		return
+	}
+	if now == (health{}) {
+		delete(v.health, name)
+	} else {
+		v.health[name] = now
+	}
+	v.tell(name)
 }
 
 func (v *view) get(name string) *seen {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.domains[name]
+}
+
+// domain returns what is told of one of gitvirt's domains, or nil.
+func (v *view) domain(name string) *api.Domain {
+	now := v.get(name)
+	if now == nil {
+		return nil
+	}
+	domain, _ := now.message.(*api.Domain)
+	return domain
 }
 
 // put replaces what is known of one domain; nil means it is gone.
@@ -170,6 +207,7 @@ type update struct {
 	complete bool
 	domains  map[string]*seen // nil for the ones that are gone
 	names    []string         // in order
+	health   map[string]health
 }
 
 // take returns what has changed for a watcher since it asked last.
@@ -179,7 +217,7 @@ func (v *view) take(w *watcher) update {
 	if v.unknown != "" {
 		return update{unknown: v.unknown}
 	}
-	out := update{domains: map[string]*seen{}}
+	out := update{domains: map[string]*seen{}, health: map[string]health{}}
 	if w.all {
 		out.complete = true
 		maps.Copy(out.domains, v.domains)
@@ -191,6 +229,30 @@ func (v *view) take(w *watcher) update {
 	w.all = false
 	clear(w.dirty)
 	out.names = slices.Sorted(maps.Keys(out.domains))
+	for _, name := range out.names {
+		if health, ok := v.health[name]; ok {
+			out.health[name] = health
+		}
+	}
+	return out
+}
+
+// message returns what watchers are told of a domain, what its guest says included.
+func (u *update) message(name string) proto.Message {
+	now := u.domains[name]
+	if now == nil {
+		return nil
+	}
+	health, said := u.health[name]
+	domain, ok := now.message.(*api.Domain)
+	if !said || !ok {
+		return now.message
+	}
+	out, ok := proto.Clone(domain).(*api.Domain)
+	if !ok {
+		return now.message
+	}
+	out.Ready, out.ReadyReason, out.CredentialsProblem = health.ready, health.readyReason, health.credentials
 	return out
 }
 

@@ -19,6 +19,7 @@ var impacts = []impact{
 	{"spec.evictionStrategy", ConsequenceNone},
 	{"spec.livenessProbe", ConsequenceNone},
 	{"spec.readinessProbe", ConsequenceNone},
+	{"spec.startStrategy", ConsequenceNone},
 	{"spec.nodeSelector", ConsequenceNone},
 	{"spec.affinity", ConsequenceNone},
 	{"spec.tolerations", ConsequenceNone},

@@ -28,6 +28,7 @@ func diffRecords(before, after []byte) ([]Change, error) {
 	}
 	var d differ
 	d.compare("", old, wanted)
+	credentialsArrive(d.changes, old, wanted)
 	slices.SortFunc(d.changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
 	return d.changes, nil
 }

@@ -71,6 +71,11 @@ type Domain struct {
 	Disks []Disk `json:"disks,omitempty"`
 	// Addresses are the guest's known IP addresses.
 	Addresses []string `json:"addresses,omitempty"`
+	// Ready is what the readiness probe says: "true", "false" or "unknown", ReadyReason why; empty without a probe.
+	Ready       string `json:"ready,omitempty"`
+	ReadyReason string `json:"ready_reason,omitempty"`
+	// CredentialsProblem says why the access credentials are not in the guest.
+	CredentialsProblem string `json:"credentials_problem,omitempty"`
 	// Fingerprint changes with everything that a plan depends on.
 	Fingerprint string `json:"fingerprint"`
 	// Problem says why the domain's record could not be understood; such a domain is left alone.

@@ -209,7 +209,7 @@ func aroundRules() map[fieldKey]fieldRule {
 		of[instancetypev1.DevicePreferences]("preferredInputType"):                     uncheckedFrom("tablet keyboard"),
 		of[instancetypev1.DevicePreferences]("preferredInterfaceModel"):                uncheckedFrom("virtio e1000 e1000e igb ne2k_pci pcnet rtl8139"),
 		of[instancetypev1.DevicePreferences]("preferredSoundModel"):                    uncheckedFrom("ich9 ac97"),
-		of[cdiv1.DataVolumeSpec]("contentType"):                                        {values: []string{"kubevirt", "archive"}, fallback: "kubevirt", unchecked: true},
+		of[cdiv1.DataVolumeSpec]("contentType"):                                        {values: []string{"kubevirt"}, fallback: "kubevirt"},
 		of[cdiv1.StorageSpec]("accessModes"):                                           uncheckedFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod"),
 		of[cdiv1.StorageSpec]("volumeMode"):                                            uncheckedFrom("Filesystem Block"),
 		of[cdiv1.DataVolumeSourceRegistry]("pullMethod"):                               uncheckedFrom("pod node"),

@@ -55,6 +55,7 @@ type options struct {
 	node       string
 	insecure   []string
 	hostRoots  []string
+	reserved   string
 	debug      bool
 }
 
@@ -87,6 +88,7 @@ Exit codes: 0 stopped by a signal, 1 an error.`,
 	flags.StringVar(&o.node, "node", hostname, "name of this host")
 	flags.StringSliceVar(&o.insecure, "insecure-registry", nil, "registry host:port that may be spoken to without TLS (loopback always may)")
 	flags.StringSliceVar(&o.hostRoots, "host-disk-root", nil, "folder below which hostDisk files may lie; repeat for several (default: anywhere)")
+	flags.StringVar(&o.reserved, "reserved-cpus", "", "CPUs of the host, such as 0-1, that no VM has for itself (default: the first core)")
 	flags.BoolVar(&o.debug, "debug", false, "log more")
 	return command
 }
@@ -132,7 +134,7 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	agent, err := nodeagent.New(nodeagent.Config{
 		Node: o.node, StateDir: o.stateDir, DomainType: domainType, Logger: logger,
 		Describe: o.describe(hypervisor, why),
-	}, hypervisor, nodeagent.WithInsecureRegistries(o.insecure...), nodeagent.WithHostDiskRoots(o.hostRoots...))
+	}, hypervisor, nodeagent.WithInsecureRegistries(o.insecure...), nodeagent.WithHostDiskRoots(o.hostRoots...), nodeagent.WithReservedCPUs(o.reserved))
 	if err != nil {
 		return err
 	}

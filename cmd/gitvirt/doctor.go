@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/capabilities"
 	"github.com/gitvirt/gitvirt/nodeagent/emulation"
 )
 
@@ -22,6 +23,7 @@ type verdict string
 
 const (
 	verdictOK   verdict = "ok"
+	verdictInfo verdict = "info" // something is not there that most VMs do without
 	verdictWarn verdict = "warning"
 	verdictFail verdict = "fail"
 )
@@ -41,7 +43,8 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check this host and say how to mend what is wrong",
 		Long: `Check what gitvirt needs of this host: KVM (by running a few instructions in it), QEMU, libvirt, disk space and
-permissions. Nothing is changed.
+permissions, and what only some VMs need (UEFI, TPM, shared folders, devices of the host, memory encryption). Nothing is
+changed.
 
 Exit codes: 0 VMs can run here (warnings may remain), 1 something has to be mended first.`,
 		Example: `  gitvirt doctor
@@ -62,6 +65,7 @@ func (c *cli) doctor(ctx context.Context, agent *agentFlags, output string) erro
 	findings = append(findings, checkFolder(agent.stateDir)...)
 	findings = append(findings, checkSocket("virtlogd", "/run/libvirt/virtlogd-sock", "VMs write their console logs through it; start it with: systemctl start virtlogd (or: virtlogd -d)"))
 	findings = append(findings, c.checkAgent(ctx, agent)...)
+	findings = append(findings, checkCapabilities(capabilities.New("/"))...)
 	failed := false
 	for _, found := range findings {
 		failed = failed || found.Verdict == verdictFail
@@ -80,7 +84,7 @@ func (c *cli) doctor(ctx context.Context, agent *agentFlags, output string) erro
 }
 
 func (c *cli) showFindings(findings []finding) {
-	colors := map[verdict]string{verdictOK: "32", verdictWarn: "33", verdictFail: "31"}
+	colors := map[verdict]string{verdictOK: "32", verdictInfo: "36", verdictWarn: "33", verdictFail: "31"}
 	for _, found := range findings {
 		mark := fmt.Sprintf("%-8s", found.Verdict)
 		if c.color() {
@@ -174,6 +178,20 @@ func checkPath(dir string) finding {
 			return finding{Check: "permissions", Verdict: verdictOK, Message: "QEMU's user can reach " + dir}
 		}
 	}
+}
+
+// checkCapabilities looks for what only some VMs need: a host without it runs all others.
+func checkCapabilities(host capabilities.Host) []finding {
+	var findings []finding
+	for _, capability := range host.List() {
+		found := finding{Check: capability.Name, Verdict: verdictOK, Message: "there, for " + capability.Field}
+		if capability.Problem != "" {
+			found.Verdict, found.Fix = verdictInfo, capability.Fix
+			found.Message = capability.Problem + "; VMs with " + capability.Field + " cannot run here"
+		}
+		findings = append(findings, found)
+	}
+	return findings
 }
 
 func checkSocket(name, path, fix string) finding {

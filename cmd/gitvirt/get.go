@@ -111,12 +111,12 @@ func (c *cli) get(ctx context.Context, server *serverFlags, names []string, name
 	if output == "json" || output == "yaml" {
 		return c.print(vms, output)
 	}
-	rows := [][]string{{"NAMESPACE", "NAME", "PHASE", "ADDRESSES", "REVISION", "MESSAGE"}}
+	rows := [][]string{{"NAMESPACE", "NAME", "PHASE", "READY", "ADDRESSES", "REVISION", "MESSAGE"}}
 	if output == "wide" {
-		rows[0] = []string{"NAMESPACE", "NAME", "PHASE", "ADDRESSES", "REVISION", "NODE", "DOMAIN", "SOURCE", "MESSAGE"}
+		rows[0] = []string{"NAMESPACE", "NAME", "PHASE", "READY", "ADDRESSES", "REVISION", "NODE", "DOMAIN", "SOURCE", "MESSAGE"}
 	}
 	for _, vm := range vms {
-		row := []string{vm.Address.Namespace, vm.Address.Name, string(vm.Phase), dash(strings.Join(vm.Addresses, ",")), dash(status.ShortRevision(vm.ObservedRevision))}
+		row := []string{vm.Address.Namespace, vm.Address.Name, string(vm.Phase), string(vm.Condition(status.ConditionReady).Status), dash(strings.Join(vm.Addresses, ",")), dash(status.ShortRevision(vm.ObservedRevision))}
 		if output == "wide" {
 			row = append(row, dash(vm.Node), dash(vm.Domain), dash(vm.Source))
 		}

@@ -496,8 +496,13 @@ type Domain struct {
 	Addresses     []string               `protobuf:"bytes,17,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Fingerprint   string                 `protobuf:"bytes,18,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	Problem       string                 `protobuf:"bytes,19,opt,name=problem,proto3" json:"problem,omitempty"`
+	// What the readiness probe says: "true", "false" or "unknown", with the reason; empty without a probe.
+	Ready       string `protobuf:"bytes,20,opt,name=ready,proto3" json:"ready,omitempty"`
+	ReadyReason string `protobuf:"bytes,21,opt,name=ready_reason,json=readyReason,proto3" json:"ready_reason,omitempty"`
+	// Why the access credentials are not in the guest yet; empty when they are, or when there are none.
+	CredentialsProblem string `protobuf:"bytes,22,opt,name=credentials_problem,json=credentialsProblem,proto3" json:"credentials_problem,omitempty"`
 	// Paths of what its XML holds and this agent does not know: elements, attributes, text.
-	Unread        []string `protobuf:"bytes,20,rep,name=unread,proto3" json:"unread,omitempty"`
+	Unread        []string `protobuf:"bytes,23,rep,name=unread,proto3" json:"unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -661,6 +666,27 @@ func (x *Domain) GetFingerprint() string {
 func (x *Domain) GetProblem() string {
 	if x != nil {
 		return x.Problem
+	}
+	return ""
+}
+
+func (x *Domain) GetReady() string {
+	if x != nil {
+		return x.Ready
+	}
+	return ""
+}
+
+func (x *Domain) GetReadyReason() string {
+	if x != nil {
+		return x.ReadyReason
+	}
+	return ""
+}
+
+func (x *Domain) GetCredentialsProblem() string {
+	if x != nil {
+		return x.CredentialsProblem
 	}
 	return ""
 }
@@ -1775,7 +1801,7 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\aForeign\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x12\n" +
-	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xc0\x04\n" +
+	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xaa\x05\n" +
 	"\x06Domain\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1796,8 +1822,11 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x05disks\x18\x10 \x03(\v2\x1c.gitvirt.agent.v1alpha1.DiskR\x05disks\x12\x1c\n" +
 	"\taddresses\x18\x11 \x03(\tR\taddresses\x12 \n" +
 	"\vfingerprint\x18\x12 \x01(\tR\vfingerprint\x12\x18\n" +
-	"\aproblem\x18\x13 \x01(\tR\aproblem\x12\x16\n" +
-	"\x06unread\x18\x14 \x03(\tR\x06unread\"J\n" +
+	"\aproblem\x18\x13 \x01(\tR\aproblem\x12\x14\n" +
+	"\x05ready\x18\x14 \x01(\tR\x05ready\x12!\n" +
+	"\fready_reason\x18\x15 \x01(\tR\vreadyReason\x12/\n" +
+	"\x13credentials_problem\x18\x16 \x01(\tR\x12credentialsProblem\x12\x16\n" +
+	"\x06unread\x18\x17 \x03(\tR\x06unread\"J\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\fR\x06before\x12\x14\n" +

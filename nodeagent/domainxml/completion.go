@@ -261,7 +261,7 @@ var defaults = map[string]string{
 	"loader@secure": "no", "clock@adjustment": "reset", "vcpu@placement": "static", "driver@cache": "default",
 	"driver@io": "default", "target@tray": "closed", "feature@policy": "require", "cpu@match": "exact",
 	"topology@dies": "1", "topology@clusters": "1", "model@primary": "yes", "model@fallback": "allow",
-	"on_poweroff": "destroy", "on_reboot": "restart", "on_crash": "destroy", "iothreads": "0", "hyperv@mode": "custom", "driver@name": "qemu", "driver@type": "raw", "driver@queues": "1",
+	"on_poweroff": "destroy", "on_reboot": "restart", "on_crash": "destroy", "iothreads": "0", "hyperv@mode": "custom", "hostdev@display": "off", "hostdev@ramfb": "off", "driver@name": "qemu", "driver@type": "raw", "driver@queues": "1",
 	"clock@offset": "utc",
 }
 
@@ -299,7 +299,7 @@ var completed = map[string]bool{
 var devicesOfPeople = map[string]bool{
 	"disk": true, "interface": true, "hostdev": true, "filesystem": true, "redirdev": true, "redirfilter": true,
 	"memory": true, "shmem": true, "vsock": true, "tpm": true, "rng": true, "smartcard": true, "parallel": true,
-	"sound": true, "panic": true, "iommu": true, "crypto": true, "lease": true, "hub": true, "channel": true,
+	"sound": true, "panic": true, "iommu": true, "crypto": true, "lease": true, "channel": true,
 	"serial": true, "console": true, "graphics": true, "video": true, "nvram": true, "pstore": true,
 }
 

@@ -65,6 +65,7 @@ type Power string
 // The changes of power.
 const (
 	PowerOn       Power = "on"       // start it
+	PowerOnPaused Power = "paused"   // start it with its CPUs stopped, until somebody resumes it
 	PowerShutdown Power = "shutdown" // ask the guest to power off (ACPI); returns at once
 	PowerOff      Power = "off"      // pull the plug
 	PowerResume   Power = "resume"   // let the CPUs of a paused guest run again
@@ -105,6 +106,8 @@ var (
 	ErrInvalid = errors.New("definition refused")
 	// ErrConflict: the name or UUID belongs to another domain.
 	ErrConflict = errors.New("another domain has this name or UUID")
+	// ErrNoAgent: no guest agent answers: the guest is off or paused, still boots, has none, or the agent hangs.
+	ErrNoAgent = errors.New("no guest agent answers")
 )
 
 // Hypervisor runs domains. All methods are safe for concurrent use, end when ctx does, and wrap the errors above. A
@@ -126,12 +129,16 @@ type Hypervisor interface {
 	// and, when the domain is active, in the running one. An empty xml removes it. Elements of xml that have no
 	// namespace get this one, with the prefix.
 	SetMetadata(ctx context.Context, name, prefix, uri, xml string) error
-	// Undefine removes the persistent definition with its NVRAM and managed save; an absent domain is no error.
-	// Disks are not touched. An active domain becomes transient.
+	// Undefine removes the persistent definition with its managed save; an absent domain is no error. Disks, the file of its
+	// UEFI variables and the state of a TPM that is persistent are not touched. An active domain becomes transient.
 	Undefine(ctx context.Context, name string) error
 	// Addresses returns the IP addresses of a running guest that are known without waiting (DHCP leases, guest
 	// agent), without loopback and link-local ones, sorted.
 	Addresses(ctx context.Context, name string) ([]string, error)
+	// GuestAgent sends one command of the QEMU guest agent's protocol, JSON, to the agent of a running guest and returns
+	// its reply. It waits for at most the deadline of ctx, or 5 s, and is ErrNoAgent when nobody answers. A command that the
+	// agent refuses is another error. Commands and replies may hold secrets: errors quote neither.
+	GuestAgent(ctx context.Context, name, command string) (reply string, err error)
 	// Events calls handle for each event until ctx ends; the first call is EventConnected when the hypervisor is
 	// there. It reconnects by itself and returns only when ctx has ended (or the implementation was closed). handle is
 	// called from one goroutine, in order, and may call the Hypervisor. A handle that is too slow to follow gets

@@ -160,6 +160,12 @@ func messageOf(in *Input) string {
 		return fmt.Sprintf("keeps going down; waits to be started again (restart %d)", in.Attempt.Restarts+1)
 	case in.Step != nil:
 		return in.Step.Summary
+	case in.Domain == nil || in.Domain.State != plan.StateRunning:
+		return ""
+	case in.Domain.Ready == "false" || in.Domain.Ready == "unknown":
+		return "readiness probe: " + in.Domain.ReadyReason
+	case in.Domain.CredentialsProblem != "":
+		return "access credentials are not in the guest: " + in.Domain.CredentialsProblem
 	}
 	return ""
 }
@@ -176,6 +182,10 @@ func ready(phase Phase, in *Input) Condition {
 	switch {
 	case in.Unknown != "":
 		return unknownHost(ConditionReady, in)
+	case phase == PhaseRunning && in.Domain != nil && in.Domain.Ready == "false":
+		return condition(ConditionReady, False, "ReadinessProbeFailed", in.Domain.ReadyReason)
+	case phase == PhaseRunning && in.Domain != nil && in.Domain.Ready == "unknown":
+		return condition(ConditionReady, Unknown, "ReadinessProbeUnknown", in.Domain.ReadyReason)
 	case phase == PhaseRunning || phase == PhaseStopping:
 		return condition(ConditionReady, True, string(phase), "")
 	case in.Attempt.CrashLoop:

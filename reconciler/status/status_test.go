@@ -87,6 +87,10 @@ func cases(t *testing.T) []status.Input {
 		{VM: vm("q-held"), Domain: domain(vm("q-held")), Held: `domain belongs to the fleet "other"`},
 		{VM: vm("r-missing"), Domain: domain(vm("r-missing"), stopped(""), func(d *plan.Domain) { d.State = plan.StateMissing }), Step: step(plan.ActionCreate, "was undefined outside gitvirt and will be created")},
 		{VM: vm("s-stopping"), Domain: domain(vm("s-stopping")), Step: step(plan.ActionStop, "will be shut down"), Attempt: status.Attempt{Action: plan.ActionStop}},
+		{VM: vm("t-ready"), Domain: domain(vm("t-ready"), func(d *plan.Domain) { d.Ready = "true" })},
+		{VM: vm("u-not-ready"), Domain: domain(vm("u-not-ready"), func(d *plan.Domain) { d.Ready, d.ReadyReason = "false", "the answer is 500" })},
+		{VM: vm("v-ready-unknown"), Domain: domain(vm("v-ready-unknown"), func(d *plan.Domain) { d.Ready, d.ReadyReason = "unknown", "no address is known yet" })},
+		{VM: vm("w-no-keys"), Domain: domain(vm("w-no-keys"), func(d *plan.Domain) { d.CredentialsProblem = "no guest agent answers" })},
 	}
 	for i := range inputs {
 		in := &inputs[i]

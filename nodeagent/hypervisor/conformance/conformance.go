@@ -33,6 +33,8 @@ type Harness struct {
 	// Stubborn is a Domain that ignores a request to power off.
 	Stubborn func(name, uuid string) string
 
+	// Agent is a Domain whose guest agent answers guest-ping and guest-info some time after its start.
+	Agent func(name, uuid string) string
 	// PowersOff is a Domain that powers itself off soon after its start.
 	PowersOff func(name, uuid string) string
 	// Crash kills the guest of a running Domain.
@@ -61,6 +63,9 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"a guest powers itself off", testPowersOff},
 		{"a guest crashes", testCrash},
 		{"a paused guest is resumed", testResume},
+		{"a guest is started paused", testPowerOnPaused},
+		{"a guest agent answers", testGuestAgent},
+		{"a guest without agent is told so", testNoGuestAgent},
 		{"a running guest keeps its definition", testRedefineRunning},
 		{"an undefined domain is gone", testUndefine},
 		{"an undefined domain runs until it is off", testUndefineRunning},

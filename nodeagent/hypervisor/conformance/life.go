@@ -204,6 +204,7 @@ func testContext(s *suite) {
 		"Addresses":   second(s.Hypervisor.Addresses(ctx, "a")),
 		"Define":      s.Hypervisor.Define(ctx, s.Harness.Domain("b", "")),
 		"SetPower":    s.Hypervisor.SetPower(ctx, "a", hypervisor.PowerOn),
+		"GuestAgent":  second(s.Hypervisor.GuestAgent(ctx, "a", `{"execute":"guest-ping"}`)),
 		"SetMetadata": s.Hypervisor.SetMetadata(ctx, "a", metadataPrefix, metadataURI, "<a/>"),
 		"Undefine":    s.Hypervisor.Undefine(ctx, "a"),
 	} {
@@ -233,6 +234,7 @@ func testDown(s *suite) {
 		"Addresses":   second(s.Hypervisor.Addresses(s.ctx, "a")),
 		"Define":      s.Hypervisor.Define(s.ctx, s.Harness.Domain("b", "")),
 		"SetPower":    s.Hypervisor.SetPower(s.ctx, "a", hypervisor.PowerOff),
+		"GuestAgent":  second(s.Hypervisor.GuestAgent(s.ctx, "a", `{"execute":"guest-ping"}`)),
 		"SetMetadata": s.Hypervisor.SetMetadata(s.ctx, "a", metadataPrefix, metadataURI, "<a/>"),
 		"Undefine":    s.Hypervisor.Undefine(s.ctx, "a"),
 	} {

@@ -31,6 +31,7 @@ const (
 	SetMetadata Method = "SetMetadata"
 	Undefine    Method = "Undefine"
 	Addresses   Method = "Addresses"
+	GuestAgent  Method = "GuestAgent"
 )
 
 // Hook is called before a method does anything, with the name of its domain ("" for Names). When it returns an error, the
@@ -57,7 +58,11 @@ type domain struct {
 	ignoresButton bool
 	stopsAtBoot   hypervisor.StopReason // why, or StopUnknown when it goes on
 	addresses     []string
+	agent         Agent
 }
+
+// Agent answers the commands of a guest agent; an error is the agent's refusal.
+type Agent func(command string) (reply string, err error)
 
 // New returns a hypervisor without domains.
 func New() *Hypervisor {
@@ -133,7 +138,11 @@ func (h *Hypervisor) SetPower(ctx context.Context, name string, power hypervisor
 	switch power {
 	case hypervisor.PowerOn:
 		if !d.State.Active() {
-			h.start(d)
+			h.start(d, hypervisor.StateRunning)
+		}
+	case hypervisor.PowerOnPaused:
+		if !d.State.Active() {
+			h.start(d, hypervisor.StatePaused)
 		}
 	case hypervisor.PowerShutdown:
 		if d.State == hypervisor.StateRunning && !d.ignoresButton {
@@ -209,6 +218,26 @@ func (h *Hypervisor) Addresses(ctx context.Context, name string) ([]string, erro
 	return slices.Sorted(slices.Values(d.addresses)), nil
 }
 
+// GuestAgent implements hypervisor.Hypervisor.
+func (h *Hypervisor) GuestAgent(ctx context.Context, name, command string) (string, error) {
+	if err := h.enter(ctx, GuestAgent, name); err != nil {
+		return "", err
+	}
+	d, err := h.find(name)
+	var agent Agent
+	if err == nil && d.State == hypervisor.StateRunning {
+		agent = d.agent
+	}
+	h.mu.Unlock()
+	switch {
+	case err != nil:
+		return "", err
+	case agent == nil:
+		return "", fmt.Errorf("%w: domain %q", hypervisor.ErrNoAgent, name)
+	}
+	return agent(command) // without the lock: what it plays may use the Hypervisor
+}
+
 // Events implements hypervisor.Hypervisor.
 func (h *Hypervisor) Events(ctx context.Context, handle func(hypervisor.Event)) {
 	queue := eventqueue.New()
@@ -267,12 +296,12 @@ func (h *Hypervisor) find(name string) (*domain, error) {
 	return nil, fmt.Errorf("%w: %q", hypervisor.ErrNotFound, name)
 }
 
-func (h *Hypervisor) start(d *domain) {
+func (h *Hypervisor) start(d *domain, state hypervisor.State) {
 	h.nextID++
-	d.State, d.StopReason = hypervisor.StateRunning, hypervisor.StopUnknown
+	d.State, d.StopReason = state, hypervisor.StopUnknown
 	d.Live = withID(d.Config, strconv.Itoa(h.nextID))
 	h.emit(hypervisor.Event{Kind: hypervisor.EventStarted, Name: d.Name})
-	if d.stopsAtBoot != hypervisor.StopUnknown {
+	if d.stopsAtBoot != hypervisor.StopUnknown && state == hypervisor.StateRunning {
 		h.stop(d, d.stopsAtBoot)
 	}
 }

@@ -42,6 +42,7 @@ func TestConformance(t *testing.T) {
 			Obedient:   guest,
 			Stubborn:   beforeStart(func(name string) { h.IgnoresPowerButton(name, true) }),
 			PowersOff:  beforeStart(func(name string) { h.PowersOffAtBoot(name, true) }),
+			Agent:      beforeStart(func(name string) { h.SetGuestAgent(name, answer) }),
 			Crash: func(name string) {
 				if !h.GuestCrashes(name) {
 					t.Errorf("domain %q does not run", name)
@@ -56,6 +57,17 @@ func TestConformance(t *testing.T) {
 			Up:   h.Up,
 		}
 	})
+}
+
+// answer is a guest agent that knows two commands.
+func answer(command string) (string, error) {
+	switch command {
+	case `{"execute":"guest-ping"}`:
+		return `{"return":{}}`, nil
+	case `{"execute":"guest-info"}`:
+		return `{"return":{"version":"1"}}`, nil
+	}
+	return "", errors.New("the command has not been found")
 }
 
 func TestFaults(t *testing.T) {

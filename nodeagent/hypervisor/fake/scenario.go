@@ -62,6 +62,11 @@ func (h *Hypervisor) SetAddresses(name string, addresses ...string) bool {
 	return h.with(name, func(d *domain) { d.addresses = addresses })
 }
 
+// SetGuestAgent gives a guest an agent, which answers while the guest runs; nil takes it away.
+func (h *Hypervisor) SetGuestAgent(name string, agent Agent) bool {
+	return h.with(name, func(d *domain) { d.agent = agent })
+}
+
 // IgnoresPowerButton makes a guest ignore PowerShutdown, or not.
 func (h *Hypervisor) IgnoresPowerButton(name string, ignores bool) bool {
 	return h.with(name, func(d *domain) { d.ignoresButton = ignores })

@@ -83,10 +83,14 @@ func TestConformanceQEMU(t *testing.T) {
 			Obedient:   booting(libvirttest.GuestObedient),
 			Stubborn:   booting(libvirttest.GuestIdle),
 			PowersOff:  booting(libvirttest.GuestPowersOff),
-			Crash:      daemon.CrashQEMU,
-			Pause:      func(name string) { daemon.Virsh("suspend", name) },
-			Down:       daemon.Kill,
-			Up:         daemon.Start,
+			Agent: func(name, uuid string) string {
+				kernel, initramfs := libvirttest.AgentGuest(t)
+				return libvirttest.AgentDomainXML(name, uuid, kernel, initramfs)
+			},
+			Crash: daemon.CrashQEMU,
+			Pause: func(name string) { daemon.Virsh("suspend", name) },
+			Down:  daemon.Kill,
+			Up:    daemon.Start,
 		}
 	})
 }

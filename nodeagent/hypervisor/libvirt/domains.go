@@ -251,7 +251,7 @@ func definitions(dom *lv.Domain) (lv.DomainModificationImpact, error) {
 // undefineFlags are tried in order: a driver refuses the flags that it does not know, as the test driver does with NVRAM.
 var undefineFlags = []lv.DomainUndefineFlagsValues{
 	lv.DOMAIN_UNDEFINE_MANAGED_SAVE | lv.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | lv.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA |
-		lv.DOMAIN_UNDEFINE_NVRAM,
+		lv.DOMAIN_UNDEFINE_KEEP_NVRAM,
 	lv.DOMAIN_UNDEFINE_MANAGED_SAVE | lv.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | lv.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA,
 	0,
 }

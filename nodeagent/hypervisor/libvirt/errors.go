@@ -54,6 +54,9 @@ var kinds = map[lv.ErrorNumber]error{
 
 	lv.ERR_DOM_EXIST: hypervisor.ErrConflict,
 
+	lv.ERR_AGENT_UNRESPONSIVE: hypervisor.ErrNoAgent,
+	lv.ERR_AGENT_UNSYNCED:     hypervisor.ErrNoAgent,
+
 	lv.ERR_NO_CONNECT:       hypervisor.ErrUnavailable,
 	lv.ERR_INVALID_CONN:     hypervisor.ErrUnavailable,
 	lv.ERR_AUTH_FAILED:      hypervisor.ErrUnavailable,

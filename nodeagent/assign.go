@@ -1,0 +1,245 @@
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/capabilities"
+	"github.com/gitvirt/gitvirt/nodeagent/cpus"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/hostdevices"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// hostShare gives VMs what only one of them can have: devices and CPUs of the host. What each has stands in its domain's
+// record; nothing else remembers it.
+type hostShare struct {
+	root         string
+	reservedCPUs string
+	capabilities capabilities.Host
+	devices      hostdevices.Host
+
+	mu sync.Mutex
+	// pending is what was chosen for domains whose record does not say so yet, as far as anybody has read it.
+	pending map[string]domainxml.Assignment
+}
+
+// WithReservedCPUs names CPUs of the host, such as "0-1", that no VM has for itself; without it the first core stays with
+// the host.
+func WithReservedCPUs(list string) Option {
+	return func(s *settings) { s.reservedCPUs = list }
+}
+
+// WithHostRoot names the folder in which the file system of the host begins that devices, CPUs and programs are looked
+// for in; without it "/".
+func WithHostRoot(dir string) Option {
+	return func(s *settings) { s.hostRoot = dir }
+}
+
+func newHostShare(s settings) (*hostShare, error) {
+	root := s.hostRoot
+	if root == "" {
+		root = "/"
+	}
+	if _, err := cpus.ParseList(s.reservedCPUs); err != nil {
+		return nil, fmt.Errorf("reserved CPUs: %w", err)
+	}
+	return &hostShare{
+		root: root, reservedCPUs: s.reservedCPUs, capabilities: capabilities.New(root), devices: hostdevices.New(root),
+		pending: map[string]domainxml.Assignment{},
+	}, nil
+}
+
+// settle forgets what was chosen for a domain: it has been read since.
+func (s *hostShare) settle(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pending, name)
+}
+
+// release gives back what was made on the host for a VM that is gone.
+func (s *hostShare) release(address schemas.Address, now *seen) error {
+	if now == nil {
+		return nil
+	}
+	for _, record := range []*domainxml.Record{now.record, now.running} {
+		if record == nil {
+			continue
+		}
+		if err := s.devices.Release(address.String(), record.Assignment.Devices); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wantedDevices lists the devices of the host that a VM wants.
+func wantedDevices(m *machine) []hostdevices.Want {
+	var wants []hostdevices.Want
+	add := func(name string) {
+		in := m.wire.GetHostDevices()[name]
+		selector := schemas.HostDeviceSelector{Resource: in.GetResource(), PCI: in.GetPci(), Mediated: in.GetMediated()}
+		for _, usb := range in.GetUsb() {
+			selector.USB = append(selector.USB, kubevirtv1.USBSelector{Vendor: usb.GetVendor(), Product: usb.GetProduct()})
+		}
+		wants = append(wants, hostdevices.Want{Name: name, Selector: selector})
+	}
+	devices := &m.spec().Domain.Devices
+	for i := range devices.GPUs {
+		add(devices.GPUs[i].Name)
+	}
+	for i := range devices.HostDevices {
+		add(devices.HostDevices[i].Name)
+	}
+	for i := range devices.Interfaces {
+		if devices.Interfaces[i].SRIOV != nil {
+			add(devices.Interfaces[i].Name)
+		}
+	}
+	return wants
+}
+
+// assign checks that the host can run the VM and chooses what only this VM may have, before anything is changed.
+func (e *execution) assign(before *domainxml.Record) (domainxml.Assignment, error) {
+	hosts := e.agent.hosts
+	if err := hosts.capabilities.Check(e.machine.spec()); err != nil {
+		return domainxml.Assignment{}, err
+	}
+	var had domainxml.Assignment
+	if before != nil {
+		had = before.Assignment
+	}
+	assignment, err := e.choose(had)
+	if err != nil {
+		return assignment, err
+	}
+	if power := e.request.GetPower(); power == "on" || power == "cycle" {
+		err = e.checkHugepages(assignment)
+	}
+	return assignment, err
+}
+
+// choose returns the VM's devices and CPUs: those that it has, where they still fit.
+func (e *execution) choose(had domainxml.Assignment) (domainxml.Assignment, error) {
+	var out domainxml.Assignment
+	hosts, spec := e.agent.hosts, e.machine.spec()
+	wants := wantedDevices(e.machine)
+	dedicated := spec.Domain.CPU != nil && spec.Domain.CPU.DedicatedCPUPlacement
+	if len(wants) == 0 && !dedicated {
+		return out, nil
+	}
+	hosts.mu.Lock()
+	defer hosts.mu.Unlock()
+	others, known := e.agent.others(e.name)
+	if !known {
+		return out, fmt.Errorf("choosing devices and CPUs of the host: %w: what other VMs have cannot be read", hypervisor.ErrUnavailable)
+	}
+	var devices []domainxml.HostDevice
+	var placements []*domainxml.CPUPlacement
+	for _, other := range others {
+		devices = append(devices, other.Devices...)
+		if other.CPUs != nil {
+			placements = append(placements, other.CPUs)
+		}
+	}
+	var err error
+	if out.Devices, err = hosts.devices.Choose(e.address.String(), wants, had.Devices, devices); err != nil {
+		return out, err
+	}
+	if dedicated {
+		host, err := cpus.Read(hosts.root, hosts.reservedCPUs)
+		if err != nil {
+			return out, err
+		}
+		want := cpus.Want{Emulator: spec.Domain.CPU.IsolateEmulatorThread}
+		want.VCPUs, want.Threads = domainxml.GuestCPUs(spec)
+		want.NUMA = spec.Domain.CPU.NUMA != nil && spec.Domain.CPU.NUMA.GuestMappingPassthrough != nil
+		if out.CPUs, err = host.Place(want, had.CPUs, placements); err != nil {
+			return out, err
+		}
+	}
+	hosts.pending[e.name] = out
+	return out, nil
+}
+
+// others returns what all VMs but one have, those that are off or gone from the host for a while included; false while
+// that is not known. hosts.mu is held.
+func (a *Agent) others(name string) (assignments []domainxml.Assignment, known bool) {
+	all, known := a.view.all()
+	if !known {
+		return nil, false
+	}
+	for _, now := range all {
+		for _, record := range []*domainxml.Record{now.record, now.running} {
+			if record != nil && domainxml.DomainName(record.Address) != name {
+				assignments = append(assignments, record.Assignment)
+			}
+		}
+	}
+	for other, assignment := range a.hosts.pending {
+		if other != name {
+			assignments = append(assignments, assignment)
+		}
+	}
+	return assignments, true
+}
+
+// checkHugepages reports when the guest would find too few huge pages. Those of the guest that runs come back first.
+func (e *execution) checkHugepages(assignment domainxml.Assignment) error {
+	size := pageSize(e.machine.spec())
+	if size == "" {
+		return nil
+	}
+	held := int64(0)
+	if e.active() && e.now.running != nil {
+		if object, _, err := schemas.ParseRecord(e.now.running.Spec, true); err == nil && pageSize(&object.Spec.Template.Spec) == size {
+			held = int64(domainxml.GuestMemory(&object.Spec.Template.Spec)) //nolint:gosec // validated: positive
+		}
+	}
+	var nodes []int
+	if assignment.CPUs != nil {
+		nodes = slices.Compact(slices.Sorted(slices.Values(assignment.CPUs.Nodes)))
+	}
+	memory := int64(domainxml.GuestMemory(e.machine.spec())) //nolint:gosec // validated: positive
+	return e.agent.hosts.capabilities.CheckHugepages(size, memory, held, nodes)
+}
+
+func pageSize(spec *kubevirtv1.VirtualMachineInstanceSpec) string {
+	if spec.Domain.Memory == nil || spec.Domain.Memory.Hugepages == nil {
+		return ""
+	}
+	return spec.Domain.Memory.Hugepages.PageSize
+}
+
+// ready sees to what may have changed on the host since the domain was defined: USB devices that were plugged in anew,
+// mediated devices that a reboot took away, huge pages that are gone. It corrects the definition when it must.
+func (e *execution) ready(ctx context.Context, record *domainxml.Record) error {
+	if err := e.agent.hosts.capabilities.Check(e.machine.spec()); err != nil {
+		return err
+	}
+	assignment, err := e.choose(record.Assignment)
+	if err != nil {
+		return err
+	}
+	if err := e.checkHugepages(assignment); err != nil {
+		return err
+	}
+	if err := e.agent.hosts.devices.Prepare(wantedDevices(e.machine), assignment.Devices); err != nil {
+		return err
+	}
+	if reflect.DeepEqual(assignment, record.Assignment) {
+		return nil
+	}
+	record.Assignment = assignment
+	definition, err := e.render(record)
+	if err != nil {
+		return err
+	}
+	return e.write(ctx, record, definition)
+}
