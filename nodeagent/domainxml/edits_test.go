@@ -231,3 +231,28 @@ func TestRealCommandsAreFound(t *testing.T) {
 		}
 	}
 }
+
+// TestLaunchSecurityIsCompared is for what no QEMU here can have.
+func TestLaunchSecurityIsCompared(t *testing.T) {
+	plain := definitions(t)["passthrough"]
+	sealed := strings.Replace(plain, "</domain>", "<launchSecurity type='sev'><policy>0x0005</policy><session>BBBB</session></launchSecurity></domain>", 1)
+	for _, test := range []struct{ rendered, defined, path string }{
+		{sealed, strings.Replace(sealed, "0x0005", "5", 1), ""},
+		{sealed, strings.Replace(sealed, "0x0005", "0x0001", 1), "launchSecurity/policy"},
+		{sealed, strings.Replace(sealed, "<session>BBBB</session>", "", 1), "launchSecurity/session"},
+		{sealed, strings.Replace(sealed, "'sev'", "'sev-snp'", 1), "launchSecurity@type"},
+		{sealed, plain, "launchSecurity@type"},
+		{plain, sealed, "launchSecurity@type"},
+	} {
+		differences, err := domainxml.Compare(test.rendered, test.defined)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.path == "" && len(differences) > 0 {
+			t.Errorf("%v is no difference", differences)
+		}
+		if test.path != "" && !slices.ContainsFunc(differences, func(d domainxml.Difference) bool { return d.Path == test.path }) {
+			t.Errorf("%s is not among %v", test.path, differences)
+		}
+	}
+}
