@@ -25,7 +25,7 @@ type fieldRule struct {
 	wanted string
 	// least is the smallest number, when it is not that of the type.
 	least int
-	// unchecked rows are for Pods: the values are Kubernetes's, and gitvirt carries them along as they are.
+	// unchecked rows have values that Parse does not hold anybody to.
 	unchecked bool
 	// required and optional overrule what the Go type says by its tag.
 	required, optional bool
@@ -46,7 +46,11 @@ func (p *fieldPlace) rule() fieldRule {
 	if p.field == nil {
 		return fieldRule{}
 	}
-	return fieldRules()[fieldKey{p.owner, p.field.name}]
+	rule := fieldRules()[fieldKey{p.owner, p.field.name}]
+	if strings.HasSuffix(p.path, ".matchFields.operator") { // fewer than the same struct takes for matchExpressions
+		rule.values = []string{"In", "NotIn"}
+	}
+	return rule
 }
 
 // oneFrom is a row with values that are written with spaces between them.
@@ -160,19 +164,19 @@ func deviceRules() map[fieldKey]fieldRule {
 func podRules() map[fieldKey]fieldRule {
 	operators := "In NotIn Exists DoesNotExist"
 	return map[fieldKey]fieldRule{
-		of[kubevirtv1.VirtualMachineInstanceSpec]("dnsPolicy"): uncheckedFrom("ClusterFirst ClusterFirstWithHostNet Default None"),
+		of[kubevirtv1.VirtualMachineInstanceSpec]("dnsPolicy"): oneFrom("ClusterFirst ClusterFirstWithHostNet Default None", ""),
 
-		of[corev1.Toleration]("operator"):                         uncheckedFrom("Exists Equal Lt Gt"),
-		of[corev1.Toleration]("effect"):                           uncheckedFrom("NoSchedule PreferNoSchedule NoExecute"),
-		of[corev1.TopologySpreadConstraint]("whenUnsatisfiable"):  {values: []string{"DoNotSchedule", "ScheduleAnyway"}, required: true, unchecked: true},
-		of[corev1.TopologySpreadConstraint]("nodeAffinityPolicy"): uncheckedFrom("Ignore Honor"),
-		of[corev1.TopologySpreadConstraint]("nodeTaintsPolicy"):   uncheckedFrom("Ignore Honor"),
+		of[corev1.Toleration]("operator"):                         oneFrom("Exists Equal Lt Gt", ""),
+		of[corev1.Toleration]("effect"):                           oneFrom("NoSchedule PreferNoSchedule NoExecute", ""),
+		of[corev1.TopologySpreadConstraint]("whenUnsatisfiable"):  {values: []string{"DoNotSchedule", "ScheduleAnyway"}, required: true},
+		of[corev1.TopologySpreadConstraint]("nodeAffinityPolicy"): oneFrom("Ignore Honor", ""),
+		of[corev1.TopologySpreadConstraint]("nodeTaintsPolicy"):   oneFrom("Ignore Honor", ""),
 		of[corev1.NodeSelectorRequirement]("operator"):            {values: strings.Fields(operators + " Gt Lt"), required: true, unchecked: true},
 		of[metav1.LabelSelectorRequirement]("operator"):           {values: strings.Fields(operators), required: true, unchecked: true},
-		of[corev1.HTTPGetAction]("scheme"):                        uncheckedFrom("HTTP HTTPS"),
+		of[corev1.HTTPGetAction]("scheme"):                        oneFrom("HTTP HTTPS", ""),
 
-		of[corev1.PersistentVolumeClaimSpec]("accessModes"): uncheckedFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod"),
-		of[corev1.PersistentVolumeClaimSpec]("volumeMode"):  uncheckedFrom("Filesystem Block"),
+		of[corev1.PersistentVolumeClaimSpec]("accessModes"): oneFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod", ""),
+		of[corev1.PersistentVolumeClaimSpec]("volumeMode"):  oneFrom("Filesystem Block", ""),
 		of[corev1.ServiceSpec]("type"):                      uncheckedFrom("ClusterIP NodePort LoadBalancer ExternalName"),
 		of[corev1.ServicePort]("protocol"):                  uncheckedFrom("TCP UDP SCTP"),
 	}
@@ -198,7 +202,7 @@ func aroundRules() map[fieldKey]fieldRule {
 		of[instancetypev1.VirtualMachineInstancetypeSpec]("cpu"):                       {required: true},
 		of[instancetypev1.VirtualMachineInstancetypeSpec]("memory"):                    {required: true},
 		of[instancetypev1.CPUInstancetype]("guest"):                                    {required: true, least: 1},
-		of[instancetypev1.CPUPreferences]("preferredCPUTopology"):                      uncheckedFrom("sockets cores threads spread any preferSockets preferCores preferThreads preferSpread preferAny"),
+		of[instancetypev1.CPUPreferences]("preferredCPUTopology"):                      oneFrom("sockets cores threads spread any preferSockets preferCores preferThreads preferSpread preferAny", ""),
 		of[instancetypev1.SpreadOptions]("across"):                                     uncheckedFrom("SocketsCores SocketsCoresThreads CoresThreads"),
 		of[instancetypev1.DevicePreferences]("preferredDiskBus"):                       uncheckedFrom("virtio scsi sata usb"),
 		of[instancetypev1.DevicePreferences]("preferredLunBus"):                        uncheckedFrom("virtio scsi sata"),
@@ -209,23 +213,24 @@ func aroundRules() map[fieldKey]fieldRule {
 		of[instancetypev1.DevicePreferences]("preferredInputType"):                     uncheckedFrom("tablet keyboard"),
 		of[instancetypev1.DevicePreferences]("preferredInterfaceModel"):                uncheckedFrom("virtio e1000 e1000e igb ne2k_pci pcnet rtl8139"),
 		of[instancetypev1.DevicePreferences]("preferredSoundModel"):                    uncheckedFrom("ich9 ac97"),
-		of[cdiv1.DataVolumeSpec]("contentType"):                                        {values: []string{"kubevirt", "archive"}, fallback: "kubevirt", unchecked: true},
-		of[cdiv1.StorageSpec]("accessModes"):                                           uncheckedFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod"),
-		of[cdiv1.StorageSpec]("volumeMode"):                                            uncheckedFrom("Filesystem Block"),
+		of[cdiv1.DataVolumeSpec]("contentType"):                                        oneFrom("kubevirt", "kubevirt"),
+		of[cdiv1.StorageSpec]("accessModes"):                                           oneFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod", ""),
+		of[cdiv1.StorageSpec]("volumeMode"):                                            oneFrom("Filesystem Block", ""),
 		of[cdiv1.DataVolumeSourceRegistry]("pullMethod"):                               uncheckedFrom("pod node"),
-		of[kubevirtv1.VirtualMachineSpec]("updateVolumesStrategy"):                     uncheckedFrom("Replacement Migration"),
+		of[kubevirtv1.VirtualMachineSpec]("updateVolumesStrategy"):                     oneFrom("Replacement Migration", ""),
 	}
 }
 
 // fleetRules are for gitvirt's own kind, whose Go types carry no descriptions.
 func fleetRules() map[fieldKey]fieldRule {
 	return map[fieldKey]fieldRule{
-		of[fleetManifest]("spec"):  {doc: "The settings of the repository."},
-		of[FleetSpec]("platform"):  {values: []string{string(PlatformHost)}, fallback: string(PlatformHost), doc: "Where the machines run: host is libvirt on one machine."},
-		of[FleetSpec]("drift"):     {values: []string{string(DriftCorrect), string(DriftReport)}, fallback: string(DriftCorrect), doc: "What happens when what runs was changed by hand: correct puts it right again, report tells it and leaves it."},
-		of[FleetSpec]("interval"):  {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
-		of[FleetSpec]("status"):    {doc: "Where the state of the machines is written."},
-		of[FleetStatus]("branch"):  {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
-		of[FleetStatus]("enabled"): {doc: "Whether status is written back to git.", fallback: "true"},
+		of[fleetManifest]("spec"):             {doc: "The settings of the repository."},
+		of[FleetSpec]("platform"):             {values: []string{string(PlatformHost)}, fallback: string(PlatformHost), doc: "Where the machines run: host is libvirt on one machine."},
+		of[FleetSpec]("drift"):                {values: []string{string(DriftCorrect), string(DriftReport)}, fallback: string(DriftCorrect), doc: "What happens when what runs was changed by hand: correct puts it right again, report tells it and leaves it."},
+		of[FleetSpec]("permittedHostDevices"): {doc: "Which devices of the host GPUs, host devices and SR-IOV interfaces of machines may get."},
+		of[FleetSpec]("interval"):             {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
+		of[FleetSpec]("status"):               {doc: "Where the state of the machines is written."},
+		of[FleetStatus]("branch"):             {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
+		of[FleetStatus]("enabled"):            {doc: "Whether status is written back to git.", fallback: "true"},
 	}
 }

@@ -52,10 +52,8 @@ Volumes are written in this order, which is the boot order unless bootorder says
 import, blank, emptydisk. Passwords are read from a file and written as a hash.
 
 Types and parameters of --volume-import; all have name, bootorder and size:
-  http      url, secretref, certconfigmap, extraheaders, secretextraheaders (lists with ; between)
-  registry  url, pullmethod, secretref, certconfigmap
-  s3        url, secretref, certconfigmap
-  gcs       url, secretref
+  http      url, secretref, extraheaders (several with ; between)
+  registry  url, secretref, pullmethod
   pvc       src ([NAMESPACE/]NAME of the claim that is copied)
   blank
 
@@ -126,7 +124,7 @@ func (f *vmFlags) add(command *cobra.Command) {
 
 // virtctlOnly are the flags of virtctl that are refused by name.
 func virtctlOnly() []struct{ flag, instead string } {
-	const named = "what an image suggests is not known before it is fetched; name it with "
+	const named = "a manifest must say itself what it asks for; name it with "
 	return []struct{ flag, instead string }{
 		{"infer-instancetype", named + "--instancetype"},
 		{"infer-instancetype-from", named + "--instancetype"},
