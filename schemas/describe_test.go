@@ -154,6 +154,13 @@ func TestRulesAgreeWithTheChecks(t *testing.T) {
 					t.Errorf("%s %s: a value that is not in the table is taken", kind.Name, p.path)
 				}
 			}
+			if shape := structBelow(p.info).shape; len(rule.values) == 0 && shape == shapeString {
+				for _, d := range mistakesAt(&kind, p.path, "nonsense") {
+					if strings.Contains(d.Message, "is not one of") {
+						t.Errorf("%s %s: the table has no values, and one is refused: %s", kind.Name, p.path, d.Message)
+					}
+				}
+			}
 			if value, ok := filledIn(&kind, p.path); ok && value != "" && rule.fallback != "" && fmt.Sprint(value) != rule.fallback {
 				t.Errorf("%s: %v is filled in, the table says %s", p.path, value, rule.fallback)
 			}

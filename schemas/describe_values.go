@@ -25,6 +25,8 @@ type fieldRule struct {
 	wanted string
 	// least is the smallest number, when it is not that of the type.
 	least int
+	// anyCase says that the values are taken in any case, which a schema cannot say.
+	anyCase bool
 	// unchecked rows have values that Parse does not hold anybody to.
 	unchecked bool
 	// required and optional overrule what the Go type says by its tag.
@@ -61,6 +63,11 @@ func oneFrom(values, fallback string) fieldRule {
 // uncheckedFrom is a row with values that Parse does not hold anybody to: only Kubernetes looks at them, or another check does.
 func uncheckedFrom(values string) fieldRule {
 	return fieldRule{values: strings.Fields(values), unchecked: true}
+}
+
+// inAnyCase is a row with kinds, the default first.
+func inAnyCase(kinds ...string) fieldRule {
+	return fieldRule{values: kinds, fallback: kinds[0], anyCase: true}
 }
 
 func by(fallback string) fieldRule { return fieldRule{fallback: fallback} }
@@ -100,6 +107,7 @@ func machineRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.CPU]("threads"):       {fallback: "1", least: 1},
 		of[kubevirtv1.CPUFeature]("policy"): oneFrom("force require optional disable forbid", "require"),
 
+		of[kubevirtv1.ReservedOverhead]("memLock"):   oneFrom("NotRequired Required", ""),
 		of[kubevirtv1.DomainSpec]("ioThreadsPolicy"): oneFrom("shared auto supplementalPool", ""),
 		of[kubevirtv1.DomainSpec]("rebootPolicy"):    oneFrom("Reboot Terminate", "Reboot"),
 		of[kubevirtv1.Machine]("type"):               {fallback: "q35", optional: true},
@@ -147,6 +155,9 @@ func deviceRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.Interface]("pciAddress"):     pciAddress,
 		of[kubevirtv1.Interface]("model"):          oneFrom("virtio e1000 e1000e igb ne2k_pci pcnet rtl8139", "virtio"),
 		of[kubevirtv1.Interface]("state"):          oneFrom("up down absent", "up"),
+		of[kubevirtv1.PortRange]("protocol"):       {values: []string{"TCP", "UDP"}, required: true},
+		of[kubevirtv1.VideoDevice]("type"):         oneFrom("vga cirrus virtio ramfb bochs", ""),
+		of[kubevirtv1.Diag288Watchdog]("action"):   oneFrom("poweroff reset shutdown", ""),
 		of[kubevirtv1.Port]("protocol"):            oneFrom("TCP UDP", "TCP"),
 		of[kubevirtv1.Input]("bus"):                oneFrom("virtio usb", "usb"),
 		of[kubevirtv1.Input]("type"):               {values: []string{"tablet", "keyboard"}, required: true},
@@ -177,6 +188,7 @@ func podRules() map[fieldKey]fieldRule {
 
 		of[corev1.PersistentVolumeClaimSpec]("accessModes"): oneFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod", ""),
 		of[corev1.PersistentVolumeClaimSpec]("volumeMode"):  oneFrom("Filesystem Block", ""),
+		of[corev1.HostPathVolumeSource]("type"):             oneFrom("DirectoryOrCreate Directory FileOrCreate File Socket CharDevice BlockDevice", ""),
 		of[corev1.ServiceSpec]("type"):                      uncheckedFrom("ClusterIP NodePort LoadBalancer ExternalName"),
 		of[corev1.ServicePort]("protocol"):                  uncheckedFrom("TCP UDP SCTP"),
 	}
@@ -195,8 +207,8 @@ func aroundRules() map[fieldKey]fieldRule {
 		of[poolv1.VirtualMachinePoolSelectionPolicy]("sortPolicy"):                     uncheckedFrom("AscendingOrder DescendingOrder Newest Oldest Random"),
 		of[poolv1.VirtualMachinePoolProactiveScaleInStrategy]("statePreservation"):     uncheckedFrom("Disabled Offline Online"),
 		of[poolv1.VirtualMachinePoolOpportunisticScaleInStrategy]("statePreservation"): uncheckedFrom("Disabled Offline Online"),
-		of[kubevirtv1.InstancetypeMatcher]("kind"):                                     {fallback: "VirtualMachineClusterInstancetype"},
-		of[kubevirtv1.PreferenceMatcher]("kind"):                                       {fallback: "VirtualMachineClusterPreference"},
+		of[kubevirtv1.InstancetypeMatcher]("kind"):                                     inAnyCase("VirtualMachineClusterInstancetype", "VirtualMachineInstancetype"),
+		of[kubevirtv1.PreferenceMatcher]("kind"):                                       inAnyCase("VirtualMachineClusterPreference", "VirtualMachinePreference"),
 		of[kubevirtv1.InstancetypeMatcher]("inferFromVolumeFailurePolicy"):             uncheckedFrom("Reject Ignore"),
 		of[kubevirtv1.PreferenceMatcher]("inferFromVolumeFailurePolicy"):               uncheckedFrom("Reject Ignore"),
 		of[instancetypev1.VirtualMachineInstancetypeSpec]("cpu"):                       {required: true},

@@ -206,7 +206,10 @@ func applyRule(schema map[string]any, info *typeInfo, rule fieldRule) {
 	if items, ok := schema["items"].(map[string]any); ok {
 		inner = items
 	}
-	if len(rule.values) > 0 {
+	switch {
+	case len(rule.values) > 0 && rule.anyCase:
+		inner["examples"] = rule.values
+	case len(rule.values) > 0:
 		inner["enum"] = rule.values
 	}
 	if rule.pattern != "" {
