@@ -53,6 +53,10 @@ func TestDescribeSuggests(t *testing.T) {
 		{"vm.spec.runStrategy.always", `vm.spec.runStrategy has no field "always": it is a string`},
 		{"vm.metadata.labels.app", "nothing is below it but the keys that you choose"},
 		{"", "unknown kind"},
+		{".", "unknown kind"},
+		{"vm.[0]", `has no field ""`},
+		{"vm.spec.", `has no field ""`},
+		{strings.Repeat("vm.", 1<<16), `has no field "vm"`},
 		{"vm..spec", `has no field ""`},
 	} {
 		if _, err := Describe(test.path, false); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -111,6 +111,11 @@ func (f *vmFlags) add(command *cobra.Command) {
 	flags.BoolVar(&f.manageSSH, "ga-manage-ssh", false, "let the guest agent manage ssh keys (SELinux)")
 	flags.StringArrayVar(&f.credentials, "access-cred", nil, "credentials in a Secret: type:ssh|password,src:SECRET[,user:USER][,method:ga|nocloud|configdrive]"+repeat)
 
+	for flag, values := range map[string][]string{
+		"run-strategy": runStrategies(), "cloud-init": {"nocloud", "configdrive", "none"},
+	} { // registering fails only for a flag that does not exist
+		_ = command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
 	for _, hidden := range virtctlOnly() {
 		flags.StringArray(hidden.flag, nil, hidden.instead)
 		if hidden.flag == "infer-instancetype" || hidden.flag == "infer-preference" {
@@ -176,9 +181,13 @@ func (f *vmFlags) build(m *manifest) error {
 	return nil
 }
 
+func runStrategies() []string {
+	return []string{"Always", "RerunOnFailure", "Manual", "Halted", "Once"}
+}
+
 // strategy takes the run strategy in any case, as virtctl does.
 func strategy(given string) string {
-	for _, known := range []string{"Always", "RerunOnFailure", "Manual", "Halted", "Once"} {
+	for _, known := range runStrategies() {
 		if strings.EqualFold(given, known) {
 			return known
 		}
