@@ -37,7 +37,7 @@ func FuzzParse(f *testing.F) {
 			name = "x.json"
 		}
 		file := schemas.Parse(name, content)
-		desired := schemas.Assemble([]*schemas.File{file, schemas.Parse("y.yaml", nil)})
+		desired := schemas.Assemble([]*schemas.File{file, schemas.Parse("y.yaml", []byte(instancetypes))})
 		for _, d := range desired.Diagnostics {
 			if d.Position.Line < 1 || d.Message == "" {
 				t.Errorf("%+v", d)
@@ -58,7 +58,7 @@ func FuzzParse(f *testing.F) {
 			if !json.Valid(vm.Record) {
 				t.Errorf("record %s", vm.Record)
 			}
-			if _, _, err := schemas.ParseRecord(vm.Record, true); err != nil {
+			if _, err := schemas.ReadRecord(vm.Record, true); err != nil {
 				t.Error(err)
 			}
 		}

@@ -2,6 +2,9 @@ package schemas_test
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -281,5 +284,26 @@ func TestChecksAfterExpansion(t *testing.T) {
 	d := assemble(t, instancetypes, strings.Replace(typed("web"), "{name: root, emptyDisk: {capacity: 1Gi}}", "{name: root, emptyDisk: {capacity: 0}}", 1))
 	if len(d.VMs) != 0 || len(d.Diagnostics) != 1 || d.Diagnostics[0].Position.String() != "1.yaml:11:52" {
 		t.Errorf("%v", d.Diagnostics)
+	}
+}
+
+// TestExamples: the example repositories are in order.
+func TestExamples(t *testing.T) {
+	for folder, machines := range map[string]int{"quickstart": 3, "kinds": 4} {
+		var files []*schemas.File
+		err := filepath.WalkDir(filepath.Join("../examples", folder), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".yaml" {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			files = append(files, schemas.Parse(path, content))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := schemas.Assemble(files); len(d.VMs) != machines || len(d.Diagnostics) > 0 {
+			t.Errorf("%s: %d machines: %v", folder, len(d.VMs), d.Diagnostics)
+		}
 	}
 }

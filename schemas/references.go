@@ -24,8 +24,8 @@ type reference struct {
 	anyOf []string
 	// optional content may be missing.
 	optional bool
-	// readOnly claims are only read.
-	readOnly bool
+	// shared says that the machine takes part with others in a claim: it only reads, or its disk is shareable.
+	shared bool
 	// device says that a network is that of an SR-IOV interface, whose device comes from the network's resource.
 	device bool
 }
@@ -35,7 +35,7 @@ const kindDevice = "hostDevice"
 
 // references gathers what a machine refers to.
 func (c *checker) references(spec *kubevirtv1.VirtualMachineInstanceSpec) []reference {
-	g := gatherer{checker: c}
+	g := gatherer{checker: c, disks: spec.Domain.Devices.Disks}
 	for i := range spec.Volumes {
 		g.volume(&spec.Volumes[i], i)
 	}
@@ -69,7 +69,19 @@ func (c *checker) references(spec *kubevirtv1.VirtualMachineInstanceSpec) []refe
 
 type gatherer struct {
 	*checker
+	disks      []kubevirtv1.Disk
 	references []reference
+}
+
+// mayShare reports whether the disk of a volume only reads it, or says itself that others may write.
+func (g *gatherer) mayShare(volume string) bool {
+	for i := range g.disks {
+		if d := &g.disks[i]; d.Name == volume {
+			return d.Shareable != nil && *d.Shareable || d.Disk != nil && d.Disk.ReadOnly ||
+				d.LUN != nil && d.LUN.ReadOnly || d.CDRom != nil && (d.CDRom.ReadOnly == nil || *d.CDRom.ReadOnly)
+		}
+	}
+	return false
 }
 
 func (g *gatherer) add(r reference, path ...any) {
@@ -107,7 +119,7 @@ func (g *gatherer) device(resource, name string, path ...any) {
 func (g *gatherer) volume(v *kubevirtv1.Volume, i int) {
 	in := func(parts ...any) []any { return append(at("volumes", i), parts...) }
 	claim := func(kind, name string, readOnly bool, path ...any) {
-		g.add(reference{address: Address{Kind: kind, Name: name}, use: v.Name, readOnly: readOnly}, in(path...)...)
+		g.add(reference{address: Address{Kind: kind, Name: name}, use: v.Name, shared: readOnly || g.mayShare(v.Name)}, in(path...)...)
 	}
 	on := func(flag *bool) bool { return flag != nil && *flag }
 	switch {

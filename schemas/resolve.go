@@ -3,7 +3,6 @@ package schemas
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // resolution is what the references of a machine resolved to. It holds as long as they find the same objects.
@@ -108,7 +107,8 @@ func (a *assembly) lookup(r *reference) {
 func (a *assembly) missed(e *entry, r *reference) bool {
 	severity := SeverityError
 	kind := r.address.Kind
-	message, fix := fmt.Sprintf("no %s %s in the namespace %s", kind, quoteValue(r.address.Name), r.address.Namespace), ""
+	var fix string
+	message := fmt.Sprintf("no %s %s in the namespace %s", kind, quoteValue(r.address.Name), r.address.Namespace)
 	if isClusterKind(kind) {
 		message = fmt.Sprintf("no %s %s", kind, quoteValue(r.address.Name))
 	}
@@ -313,141 +313,3 @@ func (a *assembly) resolveDevice(out *resolved, e *entry, r *reference, resource
 	out.devices[r.use] = selector
 	return true
 }
-
-// resolveSubdomain warns of a subdomain that no headless Service makes resolvable. A repository without Services has them
-// elsewhere, or needs none.
-func (a *assembly) resolveSubdomain(e *entry, r *reference) {
-	if !a.hasServices {
-		return
-	}
-	found := a.find(r.address)
-	switch {
-	case found == nil:
-		a.tell(SeverityWarning, r.position, e.address, r.path, fmt.Sprintf("no Service %s in the namespace %s makes the subdomain resolvable", quoteValue(r.address.Name), r.address.Namespace), a.suggest(r.address))
-	case !found.value.(*service).headless: //nolint:forcetypeassert // of this kind
-		a.tell(SeverityWarning, r.position, e.address, r.path, fmt.Sprintf("the Service %s at %s is not headless, so it makes no names under the subdomain", quoteValue(r.address.Name), found.position), "write clusterIP: None there")
-	}
-}
-
-// checkServices warns of Services that select no machine.
-func (a *assembly) checkServices() {
-	if !a.hasServices {
-		return
-	}
-	byLabel := map[string][]*VM{}
-	pair := func(namespace, name, value string) string {
-		return strings.Join([]string{namespace, name, value}, "\x00")
-	}
-	for address, object := range a.objects {
-		if s, ok := object.value.(*service); ok {
-			for name, value := range s.selector {
-				byLabel[pair(address.Namespace, name, value)] = nil
-			}
-		}
-	}
-	for i := range a.entries {
-		vm := a.entries[i].vm
-		if vm == nil {
-			continue
-		}
-		for name, value := range vm.labels {
-			k := pair(vm.Address.Namespace, name, value)
-			if _, wanted := byLabel[k]; wanted {
-				byLabel[k] = append(byLabel[k], vm)
-			}
-		}
-		k := pair(vm.Address.Namespace, labelVMName, vm.Address.Name)
-		if _, wanted := byLabel[k]; wanted {
-			byLabel[k] = append(byLabel[k], vm)
-		}
-	}
-	for address, object := range a.objects {
-		s, ok := object.value.(*service)
-		if !ok || len(s.selector) == 0 {
-			continue
-		}
-		var some []*VM
-		first := true
-		for name, value := range s.selector {
-			if candidates := byLabel[pair(address.Namespace, name, value)]; first || len(candidates) < len(some) {
-				some, first = candidates, false
-			}
-		}
-		if !slices.ContainsFunc(some, func(vm *VM) bool { return selects(s.selector, vm) }) {
-			a.tell(SeverityWarning, object.position, address, "spec.selector", "the Service selects no machine of its namespace",
-				"write labels that a machine has under spec.template.metadata.labels")
-		}
-	}
-}
-
-// labelVMName is the label that KubeVirt gives every machine.
-const labelVMName = "vm.kubevirt.io/name"
-
-func selects(selector map[string]string, vm *VM) bool {
-	for name, value := range selector {
-		if have, ok := vm.labels[name]; ok && have == value || name == labelVMName && value == vm.Address.Name {
-			continue
-		}
-		return false
-	}
-	return true
-}
-
-// checkLinks reports claims that refer to what is not there; machines that use them are broken by it.
-func (a *assembly) checkLinks(objects []*object) {
-	for _, o := range objects {
-		source, ok := o.value.(*claimSource)
-		if !ok {
-			continue
-		}
-		for i := range source.links {
-			link := &source.links[i]
-			if a.find(link.address) != nil || isClaim(link.address.Kind) && a.find(otherClaim(link.address)) != nil {
-				continue
-			}
-			if !a.missed(&entry{address: o.address}, link) {
-				a.brokenObjects[o.address] = o.position
-			}
-		}
-	}
-}
-
-// checkShared reports claims that several machines write to.
-func (a *assembly) checkShared() {
-	type user struct {
-		entry     *entry
-		reference *reference
-	}
-	users := map[claimName][]user{}
-	for i := range a.entries {
-		e := &a.entries[i]
-		if e.vm == nil || e.broken || len(e.vm.Claims) == 0 {
-			continue
-		}
-		for j := range e.vm.references {
-			r := &e.vm.references[j]
-			if isClaim(r.address.Kind) {
-				k := claimName{r.address.Namespace, r.address.Name}
-				users[k] = append(users[k], user{e, r})
-			}
-		}
-	}
-	for k, all := range users {
-		if len(all) < 2 || !slices.ContainsFunc(all, func(u user) bool { return !u.reference.readOnly && !u.entry.vm.Claims[u.reference.use].Shared }) {
-			continue
-		}
-		for i, u := range all {
-			other := all[0]
-			if i == 0 {
-				other = all[1]
-			}
-			u.entry.broken = true
-			a.fail(u.reference.position, u.entry.address, u.reference.path,
-				fmt.Sprintf("%s uses the claim %s too, at %s", other.entry.address, quoteValue(k.name), other.reference.position),
-				"give each machine its own claim, or use accessModes: [ReadWriteMany] with disks that take part")
-		}
-	}
-}
-
-// claimName is the namespace and name of a claim.
-type claimName struct{ namespace, name string }

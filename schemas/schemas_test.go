@@ -349,6 +349,8 @@ func TestHostileInput(t *testing.T) {
 		{"many volumes", vmi("x", "  domain: {memory: {guest: 1Gi}}\n  volumes:\n"+strings.Repeat("  - {name: a, emptyDisk: {capacity: 1}}\n", 20_000))},
 		{"many documents", strings.Repeat("---\nkind: x\n", 20_000)},
 		{"a long name", vmi(strings.Repeat("a", 1<<20), "  domain: {}\n")},
+		{"a long text with a mistake", vmi("x", strings.Repeat("  a: \"b\n  c\"\n", 4500)+"  d: e: f\n")},
+		{"many documents with mistakes", strings.Repeat("---\nkind: x: y\nmetadata: {\n", 20_000)},
 		{"a long field", vmi("x", "  "+strings.Repeat("a", 1<<16)+": 1\n")},
 	} {
 		start := time.Now()
