@@ -147,7 +147,7 @@ func deviceRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.CDRomTarget]("tray"):         oneFrom("open closed", "closed"),
 		of[kubevirtv1.CDRomTarget]("readonly"):     on,
 		of[kubevirtv1.Disk]("cache"):               oneFrom("none writethrough writeback", ""),
-		of[kubevirtv1.Disk]("io"):                  oneFrom("native threads default", ""),
+		of[kubevirtv1.Disk]("io"):                  oneFrom("native threads", ""),
 		of[kubevirtv1.Disk]("errorPolicy"):         oneFrom("stop ignore report enospace", "stop"),
 		of[kubevirtv1.Disk]("bootOrder"):           {least: 1},
 		of[kubevirtv1.Interface]("bootOrder"):      {least: 1},
