@@ -96,7 +96,7 @@ func machineRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.VirtualMachineSpec]("running"):     {doc: "The older way to say it: true is runStrategy Always, false is Halted. It excludes runStrategy."},
 		of[kubevirtv1.VirtualMachineSpec]("template"):    {required: true},
 
-		of[kubevirtv1.VirtualMachineInstanceSpec]("architecture"):                  oneFrom("amd64", "amd64"),
+		of[kubevirtv1.VirtualMachineInstanceSpec]("architecture"):                  oneFrom("amd64 arm64 s390x", "amd64"),
 		of[kubevirtv1.VirtualMachineInstanceSpec]("evictionStrategy"):              oneFrom("None LiveMigrate LiveMigrateIfPossible External", ""),
 		of[kubevirtv1.VirtualMachineInstanceSpec]("startStrategy"):                 oneFrom("Paused", ""),
 		of[kubevirtv1.VirtualMachineInstanceSpec]("terminationGracePeriodSeconds"): by("30"),
@@ -142,7 +142,7 @@ func deviceRules() map[fieldKey]fieldRule {
 
 		of[kubevirtv1.DiskTarget]("bus"):           oneFrom("virtio scsi sata usb", "sata"),
 		of[kubevirtv1.DiskTarget]("pciAddress"):    pciAddress,
-		of[kubevirtv1.LunTarget]("bus"):            oneFrom("virtio scsi sata", "sata"),
+		of[kubevirtv1.LunTarget]("bus"):            oneFrom("virtio scsi", "scsi"),
 		of[kubevirtv1.CDRomTarget]("bus"):          oneFrom("scsi sata usb", "sata"),
 		of[kubevirtv1.CDRomTarget]("tray"):         oneFrom("open closed", "closed"),
 		of[kubevirtv1.CDRomTarget]("readonly"):     on,
