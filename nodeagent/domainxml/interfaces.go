@@ -2,6 +2,7 @@ package domainxml
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -55,6 +56,8 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv
 	r.leaf("mac", "address", macOf(r.address, in))
 	if joined != "" {
 		r.leaf("source", "network", joined)
+	} else if err := r.userRange(network.Pod); err != nil {
+		return err
 	}
 	r.leaf("model", "type", model)
 	r.interfaceDriver(virtio, kind)
@@ -77,6 +80,28 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv
 		}
 	}
 	r.end("interface")
+	return nil
+}
+
+// userRange writes the address range of user-mode networking, which is QEMU's own unless the pod network names one.
+func (r *renderer) userRange(pod *kubevirtv1.PodNetwork) error {
+	if pod == nil {
+		return nil
+	}
+	for _, cidr := range []string{pod.VMNetworkCIDR, pod.VMIPv6NetworkCIDR} {
+		if cidr == "" {
+			continue
+		}
+		given, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return fmt.Errorf("address range: %w", err)
+		}
+		family, bits := "ipv4", given.Bits()
+		if given.Addr().Is6() {
+			family, bits = "ipv6", 64 // guests give themselves addresses in a range of this size, and libvirt takes no other
+		}
+		r.leaf("ip", "family", family, "address", netip.PrefixFrom(given.Addr(), bits).Masked().Addr().String(), "prefix", strconv.Itoa(bits))
+	}
 	return nil
 }
 
