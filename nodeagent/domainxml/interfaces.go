@@ -1,6 +1,7 @@
 package domainxml
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -56,8 +57,10 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv
 	r.leaf("mac", "address", macOf(r.address, in))
 	if joined != "" {
 		r.leaf("source", "network", joined)
-	} else if err := r.userRange(network.Pod); err != nil {
-		return err
+	} else if pod := network.Pod; pod != nil {
+		if err := errors.Join(r.addresses("ipv4", pod.VMNetworkCIDR), r.addresses("ipv6", pod.VMIPv6NetworkCIDR)); err != nil {
+			return err
+		}
 	}
 	r.leaf("model", "type", model)
 	r.interfaceDriver(virtio, kind)
@@ -83,25 +86,19 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv
 	return nil
 }
 
-// userRange writes the address range of user-mode networking, which is QEMU's own unless the pod network names one.
-func (r *renderer) userRange(pod *kubevirtv1.PodNetwork) error {
-	if pod == nil {
+// addresses writes the range that QEMU's user-mode network takes its addresses from, where it is not QEMU's own.
+func (r *renderer) addresses(family, cidr string) error {
+	if cidr == "" {
 		return nil
 	}
-	for _, cidr := range []string{pod.VMNetworkCIDR, pod.VMIPv6NetworkCIDR} {
-		if cidr == "" {
-			continue
-		}
-		given, err := netip.ParsePrefix(cidr)
-		if err != nil {
-			return fmt.Errorf("address range: %w", err)
-		}
-		family, bits := "ipv4", given.Bits()
-		if given.Addr().Is6() {
-			family, bits = "ipv6", 64 // guests give themselves addresses in a range of this size, and libvirt takes no other
-		}
-		r.leaf("ip", "family", family, "address", netip.PrefixFrom(given.Addr(), bits).Masked().Addr().String(), "prefix", strconv.Itoa(bits))
+	prefix, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		return fmt.Errorf("network %q: want an address and a prefix, such as 10.0.2.0/24", cidr)
 	}
+	if prefix.Addr().Is6() {
+		prefix = netip.PrefixFrom(prefix.Addr(), 64) // guests give themselves addresses in a range of this size; libvirt takes no other
+	}
+	r.leaf("ip", "address", prefix.Masked().Addr().String(), "family", family, "prefix", decimal(prefix.Bits()))
 	return nil
 }
 
