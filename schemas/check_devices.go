@@ -204,7 +204,7 @@ func (c *checker) checkFilesystems(spec *kubevirtv1.VirtualMachineInstanceSpec) 
 			c.fail(in("name"), "no volume is named "+quoteValue(name), fix)
 		case volume != nil && !holdsFiles(volume):
 			c.fail(in("name"), fmt.Sprintf("the volume %s is a disk image, which has no files to share", quoteValue(name)),
-				"share a configMap, secret, serviceAccount, downwardAPI, persistentVolumeClaim or dataVolume")
+				"share a configMap, secret, downwardAPI, persistentVolumeClaim or dataVolume")
 		}
 	}
 }

@@ -92,6 +92,7 @@ func (c *checker) checkDHCP(options *kubevirtv1.DHCPOptions, in func(...any) []a
 	if options == nil {
 		return
 	}
+	c.warn(in("dhcpOptions"), "nobody hands these options out on a libvirt host: the network's own DHCP server answers", "write them into the cloud-init user data, or into the dnsmasq options of the libvirt network")
 	for i, server := range options.NTPServers {
 		if address, err := netip.ParseAddr(server); err != nil || !address.Is4() {
 			c.fail(in("dhcpOptions", "ntpServers", i), quoteValue(server)+" is not an IPv4 address", "write it as 192.0.2.123")

@@ -42,8 +42,6 @@ func (c *checker) checkVolumeReference(i int, v *kubevirtv1.Volume) {
 	case v.Secret != nil:
 		c.checkNamed("Secret", v.Secret.SecretName, func() []any { return in("secret", "secretName") })
 		c.checkVolumeLabel(v.Secret.VolumeLabel, func() []any { return in("secret", "volumeLabel") })
-	case v.ServiceAccount != nil:
-		c.checkNamed("ServiceAccount", v.ServiceAccount.ServiceAccountName, func() []any { return in("serviceAccount", "serviceAccountName") })
 	case v.Sysprep != nil:
 		switch {
 		case v.Sysprep.Secret == nil && v.Sysprep.ConfigMap == nil:
@@ -109,25 +107,16 @@ func (c *checker) checkDownwardAPI(i int, source *kubevirtv1.DownwardAPIVolumeSo
 
 // checkSingleVolumes checks volumes of which a machine has one, and claims that two volumes would write to.
 func (c *checker) checkSingleVolumes(spec *kubevirtv1.VirtualMachineInstanceSpec) {
-	account, metrics, seed := -1, -1, -1
-	for i := range spec.Volumes {
-		if v := spec.Volumes[i].ServiceAccount; v != nil && v.ServiceAccountName != "" && spec.ServiceAccountName != "" && v.ServiceAccountName != spec.ServiceAccountName {
-			c.fail(c.in("volumes", i, "serviceAccount", "serviceAccountName"), fmt.Sprintf("it is not the serviceAccountName of the machine, %s", quoteValue(spec.ServiceAccountName)), "name the same service account")
-		}
-	}
+	metrics, seed := -1, -1
 	for i := range spec.Volumes {
 		v := &spec.Volumes[i]
-		once := func(set bool, first *int, what string) {
-			switch {
-			case !set:
-			case *first >= 0:
-				c.fail(c.in("volumes", i), fmt.Sprintf("a second %s; the first is %s", what, quoteValue(spec.Volumes[*first].Name)), "keep one")
-			default:
-				*first = i
-			}
+		switch {
+		case v.DownwardMetrics == nil:
+		case metrics >= 0:
+			c.fail(c.in("volumes", i), fmt.Sprintf("a second downwardMetrics volume; the first is %s", quoteValue(spec.Volumes[metrics].Name)), "keep one")
+		default:
+			metrics = i
 		}
-		once(v.ServiceAccount != nil, &account, "serviceAccount volume")
-		once(v.DownwardMetrics != nil, &metrics, "downwardMetrics volume")
 		if v.CloudInitNoCloud != nil || v.CloudInitConfigDrive != nil {
 			if seed >= 0 {
 				c.warn(c.in("volumes", i), fmt.Sprintf("a second cloud-init volume: a guest reads only one, and the first is %s", quoteValue(spec.Volumes[seed].Name)), "keep one")

@@ -23,7 +23,7 @@ func placementSupport() []Support {
 		kept("dnsPolicy", "it configures the resolver of a Pod; the guest gets its name servers from DHCP or from its cloud-init network data"),
 		kept("evictionStrategy", "it says what happens when Kubernetes drains a node; nobody drains a libvirt host"),
 		kept("priorityClassName", "it decides which Pod has to make room for another; a libvirt host evicts nothing"),
-		kept("serviceAccountName", "it is the Pod's identity towards an API server; what the guest gets is a serviceAccount volume"),
+		kept("serviceAccountName", "it is the Pod's identity towards the API server of a cluster, which a libvirt host does not have"),
 		refused("resourceClaims", claimed),
 		refused("utilityVolumes", "they are attached by KubeVirt's backup and memory dump; take backups with libvirt's tools"),
 	}
@@ -33,6 +33,8 @@ func placementSupport() []Support {
 func boardSupport() []Support {
 	return []Support{
 		carried("domain.cpu"), carried("domain.memory"), carried("domain.resources"),
+		kept("domain.launchSecurity.sev.attestation", "a host attests nothing by itself: read the measurement with virsh domlaunchsecinfo while the machine is paused"),
+		kept("domain.memory.reservedOverhead", "it sizes KubeVirt's Pod; libvirt sets no limits on memory, and raises that of locked memory for devices that need it"),
 		kept("domain.resources.overcommitGuestOverhead", "what QEMU needs beside the guest's memory is not reserved on a libvirt host"),
 		carried("domain.machine"), carried("domain.chassis"), carried("domain.clock"), carried("domain.features"),
 		carried("domain.firmware"), carried("domain.ioThreads"), carried("domain.ioThreadsPolicy"),
@@ -42,7 +44,10 @@ func boardSupport() []Support {
 
 // deviceSupport is what is plugged into the machine.
 func deviceSupport() []Support {
-	const claimed = "dynamic resource allocation is a service of Kubernetes; name the device with deviceName"
+	const (
+		claimed   = "dynamic resource allocation is a service of Kubernetes; name the device with deviceName"
+		unreached = "nobody reaches a guest behind masquerade on a libvirt host, and behind bridge all its ports are reached"
+	)
 	return []Support{
 		carried("domain.devices.autoattachGraphicsDevice"), carried("domain.devices.autoattachInputDevice"),
 		carried("domain.devices.autoattachMemBalloon"), carried("domain.devices.autoattachPodInterface"),
@@ -59,6 +64,8 @@ func deviceSupport() []Support {
 		carried("domain.devices.disks"),
 		refused("domain.devices.disks.changedBlockTracking", "it prepares KubeVirt's incremental backups; libvirt's tools keep their own bitmaps, so remove it"),
 		carried("domain.devices.interfaces"),
+		kept("domain.devices.interfaces.dhcpOptions", "the network's own DHCP server answers the guest: QEMU's behind masquerade, else that of the libvirt network, whose dnsmasq options can say the same"),
+		kept("domain.devices.interfaces.ports", unreached), kept("domain.devices.interfaces.portRanges", unreached),
 		refused("domain.devices.interfaces.binding", "network binding plugins are containers beside KubeVirt's launcher; use masquerade, bridge or sriov"),
 	}
 }
@@ -68,14 +75,16 @@ func volumeSupport() []Support {
 	const unplugged = "whether a volume can be unplugged follows from the bus of its disk"
 	return []Support{
 		carried("networks.name"), carried("networks.pod"), carried("networks.multus"),
+		kept("networks.multus.default", "it takes the place of a Pod's own network, which a libvirt host does not have"),
 		refused("networks.resourceClaim", "dynamic resource allocation is a service of Kubernetes; use multus with an sriov interface"),
 		carried("volumes.name"), carried("volumes.cloudInitConfigDrive"), carried("volumes.cloudInitNoCloud"),
 		carried("volumes.configMap"), carried("volumes.containerDisk"), carried("volumes.dataVolume"),
 		carried("volumes.downwardAPI"), carried("volumes.downwardMetrics"), carried("volumes.emptyDisk"),
 		carried("volumes.ephemeral"), carried("volumes.hostDisk"), carried("volumes.persistentVolumeClaim"),
-		carried("volumes.secret"), carried("volumes.serviceAccount"), carried("volumes.sysprep"),
+		carried("volumes.secret"), carried("volumes.sysprep"),
 		kept("volumes.dataVolume.hotpluggable", unplugged), kept("volumes.persistentVolumeClaim.hotpluggable", unplugged),
 		refused("volumes.containerPath", "a libvirt host has no launcher container with files in it; use hostDisk, or a configMap or secret volume"),
+		refused("volumes.serviceAccount", "a libvirt host has no Kubernetes API that its token would be for; use a secret volume with a token from elsewhere"),
 		refused("volumes.memoryDump", "write the dump with virsh dump --memory-only"),
 	}
 }

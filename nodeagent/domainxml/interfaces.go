@@ -95,6 +95,9 @@ func (r *renderer) addresses(family, cidr string) error {
 	if err != nil {
 		return fmt.Errorf("network %q: want an address and a prefix, such as 10.0.2.0/24", cidr)
 	}
+	if prefix.Addr().Is6() {
+		prefix = netip.PrefixFrom(prefix.Addr(), 64) // guests give themselves addresses in a range of this size; libvirt takes no other
+	}
 	r.leaf("ip", "address", prefix.Masked().Addr().String(), "family", family, "prefix", decimal(prefix.Bits()))
 	return nil
 }

@@ -110,7 +110,7 @@ func TestRules(t *testing.T) {
 			change: func(m *domainxml.Machine) {
 				m.Spec.Networks[0].Pod.VMNetworkCIDR, m.Spec.Networks[0].Pod.VMIPv6NetworkCIDR = "10.11.12.13/24", "fd10:0:2::2/120"
 			},
-			want: []string{`<ip address="10.11.12.0" family="ipv4" prefix="24">`, `<ip address="fd10:0:2::" family="ipv6" prefix="120">`},
+			want: []string{`<ip address="10.11.12.0" family="ipv4" prefix="24">`, `<ip address="fd10:0:2::" family="ipv6" prefix="64">`},
 		},
 		{
 			reason: "no log of the console",
