@@ -3,8 +3,9 @@
 // touches no domain that does not carry it.
 //
 // The parts: api (the gRPC service), domainxml (rendering, pure), hypervisor (libvirt behind one interface), disks,
-// images and cloudinit (what a VM's volumes are made of), hostdevices and cpus (what only one VM can have), capabilities
-// (what a host can do at all), guestagent and probes (what is done in a running guest), emulation (whether KVM really works).
+// images, imports, cloudinit and guestfiles (what a VM's volumes are made of), hostdevices and cpus (what only one VM can
+// have), capabilities (what a host can do at all), guestagent and probes (what is done in a running guest), guestmetrics
+// (figures for guests), emulation (whether KVM really works).
 package nodeagent
 
 import (
@@ -16,6 +17,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
@@ -98,14 +101,8 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 }
 
 // host returns what rendering a VM needs to know of this host.
-func (a *Agent) host(address schemas.Address) domainxml.Host {
-	dir := filepath.Join(a.config.StateDir, "vms", address.Namespace, address.Name)
-	return domainxml.Host{
-		DomainType: a.config.DomainType,
-		ConsoleLog: filepath.Join(dir, "console.log"),
-		NVRAM:      filepath.Join(dir, "nvram.fd"),
-		Dir:        dir,
-	}
+func (a *Agent) host(address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec) domainxml.Host {
+	return a.volumes.files.Host(address, spec, a.config.DomainType)
 }
 
 // pruneInterval is how often container disks are looked for that nothing uses any more.
@@ -119,6 +116,7 @@ func (a *Agent) Run(ctx context.Context) {
 	followers.Go(func() { a.hypervisor.Events(ctx, inbox.add) })
 	followers.Go(func() { a.followAddresses(ctx) })
 	followers.Go(func() { a.followGuests(ctx) })
+	followers.Go(func() { a.followMetrics(ctx) })
 	defer followers.Wait()
 	resync := time.NewTicker(a.config.Resync)
 	defer resync.Stop()

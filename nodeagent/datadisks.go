@@ -27,12 +27,49 @@ func (a *Agent) Disks(ctx context.Context) ([]*api.DataDisk, error) {
 	return out, nil
 }
 
-// owned reports whether the VM of a disk exists. While the host cannot be read every disk counts as owned.
+// owned reports whether the VM of a disk exists, or any VM that uses a claim. While the host cannot be read every disk counts as
+// owned.
 func (a *Agent) owned(disk disks.Disk) bool {
-	if a.view.blind() {
+	if disk.Kind != disks.KindClaim {
+		return a.view.blind() || a.view.get(domainxml.DomainName(disk.Address)) != nil
+	}
+	domains, known := a.view.all()
+	if !known {
 		return true
 	}
-	return a.view.get(domainxml.DomainName(disk.Address)) != nil
+	for _, now := range domains {
+		if now.record == nil && now.problem != "" {
+			return true // nobody can tell what a damaged domain needs
+		}
+		for _, record := range []*domainxml.Record{now.record, now.running} {
+			if record == nil {
+				continue
+			}
+			for _, volume := range record.Volumes {
+				if volume.Path == disk.Path || volume.Backing == disk.Path {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// reserve keeps a step from using a disk that is about to be deleted: its VM may not exist yet.
+func (a *Agent) reserve(disk disks.Disk, held map[string]func()) error {
+	take, owner := a.locks.try, domainxml.DomainName(disk.Address)
+	if disk.Kind == disks.KindClaim {
+		take, owner = a.volumes.reserved.remove, disk.ID
+	}
+	if held[owner] != nil {
+		return nil
+	}
+	release, free := take(owner)
+	if !free {
+		return fmt.Errorf("disk %s: a VM that uses it is being worked on; try again when that is done", disk.ID)
+	}
+	held[owner] = release
+	return nil
 }
 
 // DeleteDisks deletes exactly the named disks; one whose VM exists is refused before anything is deleted.
@@ -56,18 +93,11 @@ func (a *Agent) DeleteDisks(ctx context.Context, ids []string) ([]*api.DeletedDi
 		case at < 0:
 			return nil, fmt.Errorf("%w: there is no disk %q", ErrInvalid, id)
 		case a.owned(found[at]) && !found[at].Missing:
-			return nil, fmt.Errorf("%w: disk %s belongs to %s, which exists", ErrInvalid, id, found[at].Address)
+			return nil, fmt.Errorf("%w: disk %s belongs to a VM that exists", ErrInvalid, id)
 		}
-		// A step may be about to use the disk for a VM that does not exist yet.
-		owner := domainxml.DomainName(found[at].Address)
-		if locked[owner] != nil {
-			continue
+		if err := a.reserve(found[at], locked); err != nil {
+			return nil, err
 		}
-		unlock, free := a.locks.try(owner)
-		if !free {
-			return nil, fmt.Errorf("disk %s: its VM is being worked on; try again when that is done", id)
-		}
-		locked[owner] = unlock
 	}
 	deleted, err := a.volumes.store.Delete(ctx, ids...)
 	var out []*api.DeletedDisk

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/guestfiles"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -59,6 +60,13 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 		return "", err
 	}
 	defer unlock()
+	if e.machine != nil {
+		release, err := e.agent.volumes.reserved.use(e.machine)
+		if err != nil {
+			return "", err
+		}
+		defer release()
+	}
 	if err := e.check(ctx); err != nil {
 		return "", err
 	}
@@ -203,7 +211,7 @@ func (e *execution) undefine(ctx context.Context, before *domainxml.Record) erro
 
 // render returns the definition that a record stands for.
 func (e *execution) render(record *domainxml.Record) (string, error) {
-	host := e.agent.host(e.address)
+	host := e.agent.host(e.address, e.machine.spec())
 	host.Assignment = record.Assignment
 	definition, err := domainxml.Render(domainxml.Machine{
 		Address: e.address, Spec: e.machine.spec(), Host: host, Volumes: record.Volumes, Record: record,
@@ -232,6 +240,19 @@ func (e *execution) refresh(ctx context.Context, volumes []domainxml.Volume) err
 		}
 	}
 	e.fresh = !e.active()
+	return e.prepareVolumes(ctx, volumes, open)
+}
+
+// prepareVolumes makes the volumes of a definition ready. A config drive tells the guest the addresses of tagged devices,
+// which libvirt chose when it took the definition.
+func (e *execution) prepareVolumes(ctx context.Context, volumes []domainxml.Volume, open map[string]bool) error {
+	if guestfiles.HasTags(e.machine.spec()) {
+		domain, err := e.agent.hypervisor.Domain(ctx, e.name)
+		if err != nil {
+			return fmt.Errorf("reading domain %s: %w", e.name, err)
+		}
+		e.machine.definition = domain.Config
+	}
 	return e.agent.volumes.refresh(ctx, e.machine, volumes, open)
 }
 
@@ -263,7 +284,7 @@ func (e *execution) start(ctx context.Context) error {
 		return err
 	}
 	if !e.fresh {
-		if err := e.agent.volumes.refresh(ctx, e.machine, record.Volumes, nil); err != nil {
+		if err := e.prepareVolumes(ctx, record.Volumes, nil); err != nil {
 			return err
 		}
 	}

@@ -1,68 +1,104 @@
 package nodeagent
 
 import (
-	"encoding/base64"
 	"fmt"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	corev1 "k8s.io/api/core/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
-	"github.com/gitvirt/gitvirt/nodeagent/cloudinit"
 	"github.com/gitvirt/gitvirt/nodeagent/disks"
+	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
+	"github.com/gitvirt/gitvirt/nodeagent/disks/layout"
+	"github.com/gitvirt/gitvirt/nodeagent/guestfiles"
 	"github.com/gitvirt/gitvirt/nodeagent/images"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
-// cloudInitData is what a NoCloud volume tells the guest: the manifest's inline data, or what its Secret references
-// resolved to.
-func cloudInitData(m *machine, source kubevirtv1.Volume) (cloudinit.Data, error) {
-	hostname := m.spec().Hostname
-	if hostname == "" {
-		hostname = m.address.Name
+// madeOfFiles tells the volumes that are written anew whenever their content changes, also while the guest runs.
+func madeOfFiles(source kubevirtv1.Volume) bool {
+	return source.CloudInitNoCloud != nil || source.CloudInitConfigDrive != nil || source.ConfigMap != nil || source.Secret != nil ||
+		source.Sysprep != nil || source.DownwardAPI != nil || source.ServiceAccount != nil
+}
+
+// guestMachine is what files are made of.
+func (m *machine) guestMachine() guestfiles.Machine {
+	contents := map[string]map[string][]byte{}
+	for reference, content := range m.wire.GetContents() {
+		contents[reference] = content.GetValues()
 	}
-	data := cloudinit.Data{InstanceID: cloudinit.InstanceID(hostname, m.address.Namespace), LocalHostname: hostname}
-	in := source.CloudInitNoCloud
-	secret := m.wire.GetContents()[schemas.VolumeContent(source.Name)].GetValues()
+	return guestfiles.Machine{Address: m.address, Object: m.object, Contents: contents, Definition: m.definition}
+}
+
+// volumeContent is what a volume that is made of files holds: files, or the content of an ACPI table.
+type volumeContent struct {
+	use   layout.Use
+	set   guestfiles.Set
+	table []byte
+	image []byte
+}
+
+func content(m *machine, source kubevirtv1.Volume) (volumeContent, error) {
+	out := volumeContent{use: layout.UseOf(m.spec(), source.Name)}
 	var err error
-	if data.UserData, err = firstOf(secret[schemas.ContentUserData], in.UserData, in.UserDataBase64); err != nil {
-		return data, fmt.Errorf("%w: userDataBase64: %w", ErrInvalid, err)
+	switch out.use {
+	case layout.UseTable:
+		out.table, err = guestfiles.Table(m.guestMachine(), source)
+	case layout.UseFilesystem, layout.UseDisk:
+		if out.set, err = guestfiles.Of(m.guestMachine(), source); err == nil {
+			out.image, err = out.set.Image()
+		}
 	}
-	if data.NetworkData, err = firstOf(secret[schemas.ContentNetworkData], in.NetworkData, in.NetworkDataBase64); err != nil {
-		return data, fmt.Errorf("%w: networkDataBase64: %w", ErrInvalid, err)
-	}
-	return data, nil
-}
-
-// firstOf returns the one that is there of a secret, a plain and a base64 value.
-func firstOf(secret []byte, plain, encoded string) ([]byte, error) {
-	switch {
-	case len(secret) > 0:
-		return secret, nil
-	case plain != "":
-		return []byte(plain), nil
-	}
-	decoded, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil {
-		// The error of the decoder names a position, never the value.
-		return nil, err
+		return out, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	return decoded, nil
+	return out, nil
 }
 
-// hostDisk is how a hostDisk is opened. One that is only read, or shareable, may be open elsewhere too.
+// writeContent writes a volume that is made of files to path.
+func (v *volumes) writeContent(m *machine, source kubevirtv1.Volume, path string) error {
+	out, err := content(m, source)
+	if err != nil {
+		return err
+	}
+	if err := v.store.MakeVolatile(m.address, source.Name); err != nil {
+		return err
+	}
+	switch out.use {
+	case layout.UseFilesystem:
+		err = out.set.WriteFolder(path)
+	case layout.UseTable:
+		_, err = diskfile.WriteSame(path, out.table, nil)
+	case layout.UseDisk:
+		_, err = diskfile.WriteSame(path, out.image, nil)
+	}
+	return err
+}
+
+// hostDisk is how a hostDisk is opened.
 func hostDisk(spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Volume) disks.HostDisk {
 	in := source.HostDisk
-	out := disks.HostDisk{
+	return disks.HostDisk{
 		Path: in.Path, Create: in.Type == kubevirtv1.HostDiskExistsOrCreate, Capacity: in.Capacity.Value(),
-		Shared: in.Shared != nil && *in.Shared,
+		Shared: (in.Shared != nil && *in.Shared) || shared(spec, source),
+	}
+}
+
+// shared reports whether a volume may be open elsewhere, too: one that is only read, or shareable.
+func shared(spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Volume) bool {
+	if claim := source.PersistentVolumeClaim; claim != nil && claim.ReadOnly {
+		return true
 	}
 	for _, disk := range spec.Domain.Devices.Disks {
 		if disk.Name != source.Name {
 			continue
 		}
 		readOnly := disk.CDRom != nil || (disk.Disk != nil && disk.Disk.ReadOnly) || (disk.LUN != nil && disk.LUN.ReadOnly)
-		out.Shared = out.Shared || readOnly || (disk.Shareable != nil && *disk.Shareable)
+		if readOnly || (disk.Shareable != nil && *disk.Shareable) {
+			return true
+		}
 	}
-	return out
+	return false
 }
 
 // imageOptions are how a container disk is fetched; large transfers are told.
@@ -73,4 +109,22 @@ func imageOptions(in *kubevirtv1.ContainerDiskSource, progress func(string)) ima
 			progress(fmt.Sprintf("fetching %s: %d of %d MiB", in.Image, done>>20, total>>20))
 		},
 	}
+}
+
+// keychain holds the credentials of an imagePullSecret, before those of the agent's user; nil when the manifest names none.
+func (m *machine) keychain(secret string) (authn.Keychain, error) {
+	if secret == "" {
+		return nil, nil //nolint:nilnil // the cache's own keychain then
+	}
+	content := m.wire.GetContents()[schemas.PullSecretContent(secret)].GetValues()
+	raw, found := content[corev1.DockerConfigJsonKey]
+	if !found {
+		return nil, fmt.Errorf("%w: the imagePullSecret %s has no key %s; add it to the repository (type kubernetes.io/dockerconfigjson)",
+			ErrInvalid, secret, corev1.DockerConfigJsonKey)
+	}
+	keychain, err := images.DockerConfig(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the imagePullSecret %s: %w", ErrInvalid, secret, err)
+	}
+	return authn.NewMultiKeychain(keychain, authn.DefaultKeychain), nil
 }

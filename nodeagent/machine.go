@@ -17,6 +17,8 @@ type machine struct {
 	address schemas.Address
 	object  *kubevirtv1.VirtualMachine
 	wire    *api.VM
+	// definition is the domain's XML once it is defined, where a config drive finds the addresses of tagged devices.
+	definition string
 }
 
 func readMachine(address schemas.Address, wire *api.VM) (*machine, error) {

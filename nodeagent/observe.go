@@ -151,7 +151,7 @@ func (a *Agent) drift(record *domainxml.Record, config string) ([]*api.Change, e
 	if err != nil {
 		return nil, fmt.Errorf("reading the record: %w", err)
 	}
-	host := a.host(record.Address)
+	host := a.host(record.Address, &object.Spec.Template.Spec)
 	host.Assignment = record.Assignment
 	rendered, err := domainxml.Render(domainxml.Machine{
 		Address: record.Address, Spec: &object.Spec.Template.Spec, Host: host, Volumes: record.Volumes,
@@ -259,7 +259,13 @@ func stopReason(domain hypervisor.Domain, record *domainxml.Record) string {
 }
 
 // keeps reports whether the data of a kind of volume outlives the VM.
-func keeps(kind string) bool { return kind == "emptyDisk" || kind == "hostDisk" }
+func keeps(kind string) bool {
+	switch kind {
+	case "emptyDisk", "hostDisk", "persistentVolumeClaim", "dataVolume":
+		return true
+	}
+	return false
+}
 
 // refresh reads one domain and tells watchers what changed. The caller holds the VM's lock or does not mind a race:
 // the next refresh puts it right.

@@ -17,9 +17,11 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/hostdevices"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/images"
+	"github.com/gitvirt/gitvirt/nodeagent/imports"
 )
 
-// stepLimit is how long one step may take beside the guest's grace period: pulling a large image is the slow part.
+// stepLimit is how long one step may go without progress, beside the guest's grace period. There is no limit on the whole:
+// importing a large image takes hours.
 const stepLimit = 30 * time.Minute
 
 // Server is the agent's gRPC service.
@@ -87,8 +89,10 @@ func (s *Server) send(stream api.Agent_WatchServer, next update) error {
 // Execute carries out one step and reports its progress.
 func (s *Server) Execute(request *api.ExecuteRequest, stream api.Agent_ExecuteServer) error {
 	limit := stepLimit + time.Duration(request.GetGraceSeconds())*time.Second
-	ctx, cancel := context.WithTimeoutCause(s.life, limit, fmt.Errorf("the step took longer than %s", limit))
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(s.life)
+	defer cancel(nil)
+	patience := time.AfterFunc(limit, func() { cancel(fmt.Errorf("the step told of no progress for %s", limit)) })
+	defer patience.Stop()
 	progress := make(chan string, 16)
 	type outcome struct {
 		fingerprint string
@@ -97,6 +101,7 @@ func (s *Server) Execute(request *api.ExecuteRequest, stream api.Agent_ExecuteSe
 	done := make(chan outcome, 1)
 	go func() {
 		fingerprint, err := s.agent.Execute(ctx, request, func(text string) {
+			patience.Reset(limit)
 			select {
 			case progress <- text:
 			default: // nobody is waiting for every word
@@ -123,7 +128,7 @@ func statusOf(err error) error {
 	switch {
 	case errors.Is(err, ErrStale):
 		code = codes.Aborted
-	case errors.Is(err, ErrInvalid), errors.Is(err, hypervisor.ErrInvalid), errors.Is(err, hypervisor.ErrConflict):
+	case errors.Is(err, ErrInvalid), errors.Is(err, imports.ErrRefused), errors.Is(err, hypervisor.ErrInvalid), errors.Is(err, hypervisor.ErrConflict):
 		code = codes.InvalidArgument
 	case errors.Is(err, disks.ErrShrink), errors.Is(err, disks.ErrForbidden), errors.Is(err, diskfile.ErrForeignData),
 		errors.Is(err, images.ErrInvalid), errors.Is(err, images.ErrTooLarge),

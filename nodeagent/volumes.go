@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,11 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
-	"github.com/gitvirt/gitvirt/nodeagent/cloudinit"
 	"github.com/gitvirt/gitvirt/nodeagent/disks"
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
+	"github.com/gitvirt/gitvirt/nodeagent/disks/layout"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/guestmetrics"
 	"github.com/gitvirt/gitvirt/nodeagent/images"
+	"github.com/gitvirt/gitvirt/nodeagent/imports"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -45,8 +48,11 @@ func WithHostDiskRoots(roots ...string) Option {
 
 // volumes makes what the volumes of VMs are made of.
 type volumes struct {
-	store  *disks.Store
-	images *images.Cache
+	store    *disks.Store
+	files    layout.Layout
+	images   *images.Cache
+	imports  *imports.Importer
+	reserved *reservations
 }
 
 func openVolumes(dir string, s settings) (*volumes, error) {
@@ -58,7 +64,9 @@ func openVolumes(dir string, s settings) (*volumes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the image cache: %w", err)
 	}
-	return &volumes{store: store, images: cache}, nil
+	return &volumes{
+		store: store, files: store.Files(), images: cache, imports: imports.New(cache, store, imports.Options{}), reserved: newReservations(),
+	}, nil
 }
 
 // prepare makes or finds everything that a VM's definition names, in parallel. It leaves alone what a running guest
@@ -66,23 +74,32 @@ func openVolumes(dir string, s settings) (*volumes, error) {
 func (v *volumes) prepare(ctx context.Context, m *machine, before *domainxml.Record, active bool, progress func(string)) ([]domainxml.Volume, error) {
 	sources := m.spec().Volumes
 	out := make([]domainxml.Volume, len(sources), len(sources)+1)
-	group, groupCtx := errgroup.WithContext(ctx)
-	for i, source := range sources {
-		group.Go(func() error {
-			if kept := running(source, before, active); kept != nil {
-				out[i] = *kept
-				return nil
-			}
-			volume, err := v.one(groupCtx, m, source, progress)
-			if err != nil {
-				return fmt.Errorf("volume %s: %w", source.Name, err)
-			}
-			out[i] = volume
-			return nil
-		})
+	if !active {
+		before = nil
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
+	// A claim may be a copy of another one of this VM, which has to be there first.
+	for _, copies := range []bool{false, true} {
+		group, groupCtx := errgroup.WithContext(ctx)
+		for i, source := range sources {
+			if m.copiesClaim(source.Name) != copies {
+				continue
+			}
+			group.Go(func() error {
+				if kept := v.running(m, source, before); kept != nil {
+					out[i] = *kept
+					return nil
+				}
+				volume, err := v.one(groupCtx, m, source, before, progress)
+				if err != nil {
+					return fmt.Errorf("volume %s: %w", source.Name, err)
+				}
+				out[i] = volume
+				return nil
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return nil, err
+		}
 	}
 	boot, err := v.kernelBoot(ctx, m)
 	if err != nil {
@@ -94,76 +111,98 @@ func (v *volumes) prepare(ctx context.Context, m *machine, before *domainxml.Rec
 	return out, nil
 }
 
-// running returns the volume as a running guest has it open: disks with data that were there before.
-func running(source kubevirtv1.Volume, before *domainxml.Record, active bool) *domainxml.Volume {
+// running returns the volume as a running guest, whose record before is, has it open: disks with data that were there before.
+func (v *volumes) running(m *machine, source kubevirtv1.Volume, before *domainxml.Record) *domainxml.Volume {
 	kind, keep := domainxml.VolumeKind(source)
-	if !active || !keep || before == nil {
+	if !keep || before == nil {
 		return nil
 	}
 	at := slices.IndexFunc(before.Volumes, func(volume domainxml.Volume) bool { return volume.Name == source.Name && volume.Kind == kind })
-	if at < 0 || (source.HostDisk != nil && !samePath(source.HostDisk.Path, before.Volumes[at].Path)) {
+	if at < 0 {
+		return nil
+	}
+	if planned := v.files.Volume(m.address, m.spec(), source, m.claim(source.Name)); !samePath(planned.Path, before.Volumes[at].Path) {
 		return nil
 	}
 	return &before.Volumes[at]
 }
 
-// samePath reports whether a manifest's path leads to the file that a record names, whose symbolic links are resolved.
+// samePath reports whether a manifest's path leads to the file that a record names, whose symbolic links are resolved. A
+// claim's path may be the directory of that file.
 func samePath(manifest, recorded string) bool {
 	resolved, err := filepath.EvalSymlinks(manifest)
-	return manifest == recorded || (err == nil && resolved == recorded)
+	if err != nil {
+		resolved = manifest
+	}
+	return manifest == recorded || resolved == recorded || resolved == filepath.Dir(recorded)
 }
 
-// one makes or finds one volume.
-func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume, progress func(string)) (domainxml.Volume, error) {
-	kind, _ := domainxml.VolumeKind(source)
-	volume := domainxml.Volume{Name: source.Name, Kind: kind}
+// one makes or finds one volume. before is the record of a guest that runs, or nil.
+func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume, before *domainxml.Record, progress func(string)) (domainxml.Volume, error) {
+	volume := v.files.Volume(m.address, m.spec(), source, m.claim(source.Name))
+	var err error
 	switch {
 	case source.ContainerDisk != nil:
-		image, err := v.images.Get(ctx, source.ContainerDisk.Image, imageOptions(source.ContainerDisk, progress))
-		if err != nil {
-			return volume, err
-		}
-		// The name tells the image: an overlay never meets another image than the one it was made for.
-		volume.Path, err = v.store.OverlayPath(m.address, overlayName(source.Name, image.Digest))
-		if err != nil {
-			return volume, err
-		}
-		volume.Format, volume.Capacity = string(diskfile.QCOW2), image.VirtualSize
-		volume.Backing, volume.BackingFormat = image.Path, string(image.Format)
+		err = v.containerDisk(ctx, m, source, &volume, progress)
 	case source.EmptyDisk != nil:
-		disk, err := v.store.EnsureEmptyDisk(ctx, m.address, source.Name, source.EmptyDisk.Capacity.Value())
-		if err != nil {
-			return volume, err
-		}
-		volume.Path, volume.Format, volume.Capacity = disk.Path, string(disk.Format), disk.CapacityBytes
+		var disk disks.Ensured
+		disk, err = v.store.EnsureEmptyDisk(ctx, m.address, source.Name, source.EmptyDisk.Capacity.Value())
+		fill(&volume, disk)
 	case source.HostDisk != nil:
-		disk, err := v.store.EnsureHostDisk(ctx, m.address, source.Name, hostDisk(m.spec(), source))
-		if err != nil {
-			return volume, err
-		}
-		volume.Path, volume.Format, volume.Capacity = disk.Path, string(disk.Format), disk.CapacityBytes
-	case source.CloudInitNoCloud != nil:
-		path, err := v.store.ISOPath(m.address, source.Name)
-		if err != nil {
-			return volume, err
-		}
-		volume.Path, volume.Format = path, string(diskfile.Raw)
+		var disk disks.Ensured
+		disk, err = v.store.EnsureHostDisk(ctx, m.address, source.Name, hostDisk(m.spec(), source))
+		fill(&volume, disk)
+	case source.PersistentVolumeClaim != nil, source.DataVolume != nil:
+		err = v.claim(ctx, m, source, before, &volume, progress)
+	case source.Ephemeral != nil:
+		err = v.ephemeral(ctx, m, source, &volume, progress)
+	case source.DownwardMetrics != nil:
+		volume.Capacity = guestmetrics.DiskSize
+		err = v.store.MakeVolatile(m.address, source.Name)
+	case volume.Kind == "unknown":
+		err = fmt.Errorf("%w: this kind of volume is not carried out", ErrInvalid)
 	default:
-		return volume, fmt.Errorf("%w: this kind of volume is not carried out", ErrInvalid)
+		// What cannot be written is said before anything is defined.
+		_, err = content(m, source)
+		err = errors.Join(err, v.store.MakeVolatile(m.address, source.Name))
 	}
-	volume.Cached = !directIO(filepath.Dir(volume.Path))
+	if err != nil {
+		return volume, err
+	}
+	volume.Cached = volume.Format != "" && !volume.Block && !directIO(filepath.Dir(volume.Path))
 	return volume, nil
 }
 
-// overlayName is the name of a container disk's overlay: the volume's and the beginning of its image's digest.
-func overlayName(volume, digest string) string {
-	_, hex, _ := strings.Cut(digest, ":")
-	return volume + "." + hex[:min(12, len(hex))]
+// fill takes over what was found of a disk.
+func fill(volume *domainxml.Volume, disk disks.Ensured) {
+	volume.Path, volume.Format, volume.Capacity, volume.Block = disk.Path, string(disk.Format), disk.CapacityBytes, disk.Block
+}
+
+// containerDisk fetches the image; its overlay is refresh's.
+func (v *volumes) containerDisk(ctx context.Context, m *machine, source kubevirtv1.Volume, volume *domainxml.Volume, progress func(string)) error {
+	keychain, err := m.keychain(source.ContainerDisk.ImagePullSecret)
+	if err != nil {
+		return err
+	}
+	options := imageOptions(source.ContainerDisk, progress)
+	options.Keychain = keychain
+	image, err := v.images.Get(ctx, source.ContainerDisk.Image, options)
+	if err != nil {
+		return err
+	}
+	volume.Path, err = v.store.OverlayPath(m.address, layout.OverlayName(source.Name, image.Digest))
+	volume.Format, volume.Capacity = string(diskfile.QCOW2), image.VirtualSize
+	volume.Backing, volume.BackingFormat = image.Path, string(image.Format)
+	return err
 }
 
 // refresh makes ready for a power-on what must be new or could not be touched while the guest was running. It leaves
 // alone the paths that are open: those of a guest that runs.
 func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.Volume, open map[string]bool) error {
+	off := len(open) == 0
+	if err := v.firmware(m, off); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, source := range m.spec().Volumes {
 		at := slices.IndexFunc(defined, func(volume domainxml.Volume) bool { return volume.Name == source.Name })
@@ -171,11 +210,11 @@ func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.V
 			return fmt.Errorf("volume %s: the domain's record does not name it", source.Name)
 		}
 		volume := defined[at]
-		if open[volume.Path] && source.CloudInitNoCloud == nil {
+		if open[volume.Path] && !madeOfFiles(source) {
 			continue
 		}
 		group.Go(func() error {
-			if err := v.refreshOne(ctx, m, source, volume, len(open) == 0); err != nil {
+			if err := v.refreshOne(ctx, m, source, volume, off); err != nil {
 				return fmt.Errorf("volume %s: %w", source.Name, err)
 			}
 			return nil
@@ -187,7 +226,7 @@ func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.V
 // refreshOne makes one volume ready; off says that no guest runs, so that what earlier images left can go.
 func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.Volume, volume domainxml.Volume, off bool) error {
 	switch {
-	case source.ContainerDisk != nil:
+	case source.ContainerDisk != nil, source.Ephemeral != nil:
 		name := strings.TrimSuffix(filepath.Base(volume.Path), ".overlay.qcow2")
 		_, err := v.store.NewOverlay(ctx, m.address, name, disks.Backing{
 			Path: volume.Backing, Format: diskfile.Format(volume.BackingFormat), VirtualSize: volume.Capacity,
@@ -196,12 +235,29 @@ func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.
 			return err
 		}
 		return removeOverlays(source.Name, volume.Path)
-	case source.CloudInitNoCloud != nil:
-		return v.cloudInit(m, source)
+	case source.DownwardMetrics != nil:
+		return guestmetrics.CreateDisk(volume.Path)
+	case madeOfFiles(source):
+		return v.writeContent(m, source, volume.Path)
 	default:
-		_, err := v.one(ctx, m, source, func(string) {})
+		_, err := v.one(ctx, m, source, nil, func(string) {})
 		return err
 	}
+}
+
+// firmware sees to the UEFI variables: those that are not persistent are made anew from libvirt's template at every power-on, as
+// KubeVirt's are; the others lie with the data.
+func (v *volumes) firmware(m *machine, off bool) error {
+	if layout.PersistentNVRAM(m.spec()) {
+		return v.store.MakeData(m.address)
+	}
+	if !off {
+		return nil
+	}
+	if err := os.Remove(v.files.NVRAM(m.address, m.spec())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the UEFI variables of the last power-on: %w", err)
+	}
+	return nil
 }
 
 // removeOverlays removes the overlays that a volume had over other images than its present one.
@@ -221,20 +277,6 @@ func removeOverlays(volume, present string) error {
 	return nil
 }
 
-// cloudInit writes the image that the guest reads its data from.
-func (v *volumes) cloudInit(m *machine, source kubevirtv1.Volume) error {
-	path, err := v.store.ISOPath(m.address, source.Name)
-	if err != nil {
-		return err
-	}
-	data, err := cloudInitData(m, source)
-	if err != nil {
-		return err
-	}
-	_, err = cloudinit.WriteFile(path, data, nil)
-	return err
-}
-
 // kernelBoot finds the kernel and the initrd of a VM that boots them directly; nil when it boots from a disk.
 func (v *volumes) kernelBoot(ctx context.Context, m *machine) (*domainxml.Volume, error) {
 	firmware := m.spec().Domain.Firmware
@@ -248,7 +290,11 @@ func (v *volumes) kernelBoot(ctx context.Context, m *machine) (*domainxml.Volume
 			paths = append(paths, path)
 		}
 	}
-	files, err := v.images.GetFiles(ctx, container.Image, images.GetOptions{PullPolicy: images.PullPolicy(container.ImagePullPolicy)}, paths...)
+	keychain, err := m.keychain(container.ImagePullSecret)
+	if err != nil {
+		return nil, err
+	}
+	files, err := v.images.GetFiles(ctx, container.Image, images.GetOptions{PullPolicy: images.PullPolicy(container.ImagePullPolicy), Keychain: keychain}, paths...)
 	if err != nil {
 		return nil, err
 	}

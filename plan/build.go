@@ -201,7 +201,7 @@ func (b *builder) destroy(have *Domain) {
 		switch {
 		case disk.Keep:
 			step.Keeps = append(step.Keeps, describeDisk(disk))
-		case disk.Kind == "containerDisk":
+		case disk.Kind == "containerDisk" || disk.Kind == "ephemeral":
 			step.DataAtRisk = append(step.DataAtRisk, describeDisk(disk)+": what the guest wrote to it is discarded")
 		}
 	}
@@ -230,13 +230,25 @@ func protected(annotations map[string]string) string {
 // firmwareState lists what a guest keeps in its firmware and loses with its domain.
 func firmwareState(spec *kubevirtv1.VirtualMachineInstanceSpec) []string {
 	var lost []string
-	if firmware := spec.Domain.Firmware; firmware != nil && firmware.Bootloader != nil && firmware.Bootloader.EFI != nil {
+	if volatileVariables(spec) {
 		lost = append(lost, "UEFI variables (boot entries, Secure Boot keys) are discarded")
 	}
-	if tpm := spec.Domain.Devices.TPM; tpm != nil && (tpm.Enabled == nil || *tpm.Enabled) {
+	tpm := spec.Domain.Devices.TPM
+	if tpm != nil && (tpm.Enabled == nil || *tpm.Enabled) && (tpm.Persistent == nil || !*tpm.Persistent) {
 		lost = append(lost, "TPM state is discarded: what the guest sealed with it cannot be opened any more")
 	}
 	return lost
+}
+
+// volatileVariables reports whether a guest has UEFI variables that are made anew at every power-on: those that are not
+// persistent, as in KubeVirt.
+func volatileVariables(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
+	firmware := spec.Domain.Firmware
+	if firmware == nil || firmware.Bootloader == nil || firmware.Bootloader.EFI == nil {
+		return false
+	}
+	persistent := firmware.Bootloader.EFI.Persistent
+	return persistent == nil || !*persistent
 }
 
 // withheld says why nothing may be destroyed at this revision, or "".

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 )
 
 // decide turns what differs and the wanted power into an action. A step that stays without an action has nothing to
@@ -153,14 +155,17 @@ func (s *Step) because(consequence Consequence) string {
 	return " (" + strings.Join(fields, ", ") + ")"
 }
 
-// risk lists the disks whose content does not survive the stop of the guest: container disks are ephemeral, as in
-// KubeVirt.
+// risk lists what does not survive the stop of the guest: container disks, ephemeral volumes and UEFI variables are ephemeral,
+// as in KubeVirt.
 func (s *Step) risk() {
 	for _, volume := range s.VM.Spec().Volumes {
-		if volume.ContainerDisk != nil {
-			s.DataAtRisk = append(s.DataAtRisk,
-				fmt.Sprintf("disk %s (containerDisk): what the guest wrote to it is discarded", volume.Name))
+		if volume.ContainerDisk != nil || volume.Ephemeral != nil {
+			kind, _ := domainxml.VolumeKind(volume)
+			s.DataAtRisk = append(s.DataAtRisk, fmt.Sprintf("disk %s (%s): what the guest wrote to it is discarded", volume.Name, kind))
 		}
+	}
+	if volatileVariables(s.VM.Spec()) {
+		s.DataAtRisk = append(s.DataAtRisk, "UEFI variables (boot entries, Secure Boot keys) are made anew; bootloader.efi.persistent keeps them")
 	}
 }
 

@@ -85,8 +85,11 @@ func (c *checker) checkProbeNumbers(name string, probe *kubevirtv1.Probe) {
 		name  string
 		value int32
 	}{
-		{"initialDelaySeconds", probe.InitialDelaySeconds}, {"timeoutSeconds", probe.TimeoutSeconds}, {"periodSeconds", probe.PeriodSeconds},
-		{"successThreshold", probe.SuccessThreshold}, {"failureThreshold", probe.FailureThreshold},
+		{"initialDelaySeconds", probe.InitialDelaySeconds},
+		{"timeoutSeconds", probe.TimeoutSeconds},
+		{"periodSeconds", probe.PeriodSeconds},
+		{"successThreshold", probe.SuccessThreshold},
+		{"failureThreshold", probe.FailureThreshold},
 	} {
 		if number.value < 0 {
 			c.fail(c.in(name, number.name), fmt.Sprintf("%d is negative", number.value), "use a number from 1 on")

@@ -25,7 +25,7 @@ func (c *checker) checkArchitecture(spec *kubevirtv1.VirtualMachineInstanceSpec)
 	loader := spec.Domain.Firmware.Bootloader
 	switch {
 	case loader == nil:
-	case loader.BIOS != nil:
+	case loader.BIOS != nil && (spec.Architecture == archARM64 || isTrueOr(loader.BIOS.UseSerial, false)):
 		c.fail(c.in("domain", "firmware", "bootloader", "bios"), "there is no BIOS on "+spec.Architecture, "remove it")
 	case loader.EFI != nil && spec.Architecture == archS390X:
 		c.fail(c.in("domain", "firmware", "bootloader", "efi"), "there is no UEFI on s390x", "remove it")
@@ -37,8 +37,8 @@ func (c *checker) checkArchitecture(spec *kubevirtv1.VirtualMachineInstanceSpec)
 		if model := spec.Domain.CPU.Model; model != "" && model != kubevirtv1.CPUModeHostPassthrough {
 			c.fail(c.in("domain", "cpu", "model"), "host-passthrough is the only CPU model on arm64", "leave it out")
 		}
-		if spec.Domain.CPU.Threads > 1 {
-			c.fail(c.in("domain", "cpu", "threads"), "cores have one thread on arm64", "write 1, or leave it out")
+		if cpu := spec.Domain.CPU; cpu.DedicatedCPUPlacement && cpu.Threads > 1 {
+			c.fail(c.in("domain", "cpu", "threads"), "the host's cores have one thread on arm64", "write 1, or leave it out")
 		}
 	} else {
 		c.checkMainframe(devices)
@@ -58,14 +58,17 @@ func (c *checker) checkArchitecture(spec *kubevirtv1.VirtualMachineInstanceSpec)
 
 // checkForeignFeatures checks the features of x86 processors and boards.
 func (c *checker) checkForeignFeatures(spec *kubevirtv1.VirtualMachineInstanceSpec) {
-	features := spec.Domain.Features
+	features, mainframe := spec.Domain.Features, spec.Architecture == archS390X
 	for _, feature := range []struct {
 		name string
 		set  bool
 	}{
-		{"hyperv", features.Hyperv != nil}, {"hypervPassthrough", features.HypervPassthrough != nil && isTrueOr(features.HypervPassthrough.Enabled, true)},
-		{"smm", enabled(features.SMM)}, {"pvspinlock", enabled(features.Pvspinlock)}, {"apic", features.APIC != nil && isTrueOr(features.APIC.Enabled, true)},
-		{"acpi", spec.Architecture == archS390X && isTrueOr(features.ACPI.Enabled, false)},
+		{"hyperv", mainframe && features.Hyperv != nil},
+		{"hypervPassthrough", mainframe && features.HypervPassthrough != nil && isTrueOr(features.HypervPassthrough.Enabled, true)},
+		{"smm", enabled(features.SMM)},
+		{"pvspinlock", enabled(features.Pvspinlock)},
+		{"apic", features.APIC != nil && isTrueOr(features.APIC.Enabled, true)},
+		{"acpi", mainframe && isTrueOr(features.ACPI.Enabled, false)},
 	} {
 		if feature.set {
 			c.fail(c.in("domain", "features", feature.name), fmt.Sprintf("there is no %s on %s", feature.name, spec.Architecture), "remove it")

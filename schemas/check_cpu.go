@@ -108,7 +108,7 @@ func maskProblem(mask string, total uint64) string {
 		case err != nil || err2 != nil || first > last:
 			return quoteValue(mask) + " is not a list of CPUs"
 		case last >= total:
-			return fmt.Sprintf("the mask names the virtual CPU %d, the last one is %d", last, int64(total)-1)
+			return fmt.Sprintf("the mask names the virtual CPU %d, and the machine has %d from 0 on", last, total)
 		}
 		for i := first; i <= last && i < maxCPUs; i++ {
 			kept[i] = !out

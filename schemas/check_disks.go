@@ -37,7 +37,7 @@ func (c *checker) checkDisks(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 // checkDriver checks how the host reads and writes a disk.
 func (c *checker) checkDriver(disk *kubevirtv1.Disk, in func(...any) []any) {
 	oneOf(c, func() []any { return in("cache") }, disk.Cache, kubevirtv1.CacheNone, kubevirtv1.CacheWriteThrough, kubevirtv1.CacheWriteBack)
-	oneOf(c, func() []any { return in("io") }, disk.IO, kubevirtv1.IONative, kubevirtv1.IOThreads, "default")
+	oneOf(c, func() []any { return in("io") }, disk.IO, kubevirtv1.IONative, kubevirtv1.IOThreads)
 	if disk.IO == kubevirtv1.IONative && (disk.Cache == kubevirtv1.CacheWriteThrough || disk.Cache == kubevirtv1.CacheWriteBack) {
 		c.fail(in("io"), "native input and output goes past the page cache, which cache "+string(disk.Cache)+" uses", "use cache none, or io threads")
 	}
@@ -99,7 +99,7 @@ func (c *checker) checkDiskTarget(spec *kubevirtv1.VirtualMachineInstanceSpec, d
 		c.fail(path(), fmt.Sprintf("SCSI commands do not reach a disk on a %s bus", bus), "use scsi")
 	case kind == "disk" && bus == kubevirtv1.DiskBusSATA && disk.Disk != nil && disk.Disk.ReadOnly:
 		c.fail(in("disk", "readonly"), "a sata disk cannot be read-only", "use bus virtio or scsi, or a cdrom")
-	case isForeign(spec.Architecture) && (bus == kubevirtv1.DiskBusSATA || bus == kubevirtv1.DiskBusUSB && spec.Architecture == archS390X):
+	case isForeign(spec.Architecture) && (bus == kubevirtv1.DiskBusSATA || bus == kubevirtv1.DiskBusUSB):
 		c.fail(path(), fmt.Sprintf("there is no %s bus on %s", bus, spec.Architecture), "use virtio or scsi")
 	default:
 		oneOf(c, path, bus, kubevirtv1.DiskBusVirtio, kubevirtv1.DiskBusSCSI, kubevirtv1.DiskBusSATA, kubevirtv1.DiskBusUSB)

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/google/uuid"
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -21,7 +22,9 @@ func (c *checker) checkFirmware(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 			c.claim(claimUUID, parsed.String(), in("uuid"), false)
 		}
 	}
-	c.checkSerial(func() []any { return in("serial") }, firmware.Serial)
+	if strings.ContainsFunc(firmware.Serial, unicode.IsControl) {
+		c.fail(in("serial"), "holds a control character", "write it on one line")
+	}
 	if loader := firmware.Bootloader; loader != nil && loader.BIOS != nil && loader.EFI != nil {
 		c.fail(in("bootloader"), "bios and efi exclude each other", "keep one")
 	} else if secureBoot(firmware) && !isForeign(spec.Architecture) && !enabled(spec.Domain.Features.SMM) {

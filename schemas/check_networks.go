@@ -13,8 +13,8 @@ import (
 // networkProblem says why s is not the name of a network or an interface; "" when it is. KubeVirt takes more
 // characters here than for volumes.
 func networkProblem(s string) string {
-	if len(s) > 63 {
-		return fmt.Sprintf("the name is %d characters long, at most 63 are allowed", len(s))
+	if len(s) > 253 {
+		return fmt.Sprintf("the name is %d characters long, at most 253 are allowed", len(s))
 	}
 	for _, r := range s {
 		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' {
@@ -192,10 +192,14 @@ func (c *checker) checkBinding(iface *kubevirtv1.Interface, network *kubevirtv1.
 		set            bool
 		onPod, onOther bool
 	}{
-		{"bridge", iface.Bridge != nil, true, true}, {"masquerade", iface.Masquerade != nil, true, false},
-		{"sriov", iface.SRIOV != nil, false, true}, {"passtBinding", iface.PasstBinding != nil, true, false},
-		{"binding", iface.Binding != nil, true, true}, {"slirp", iface.DeprecatedSlirp != nil, true, false},
-		{"macvtap", iface.DeprecatedMacvtap != nil, false, true}, {"passt", iface.DeprecatedPasst != nil, true, false},
+		{"bridge", iface.Bridge != nil, true, true},
+		{"masquerade", iface.Masquerade != nil, true, false},
+		{"sriov", iface.SRIOV != nil, false, true},
+		{"passtBinding", iface.PasstBinding != nil, true, false},
+		{"binding", iface.Binding != nil, true, true},
+		{"slirp", iface.DeprecatedSlirp != nil, true, false},
+		{"macvtap", iface.DeprecatedMacvtap != nil, false, true},
+		{"passt", iface.DeprecatedPasst != nil, true, false},
 	} {
 		if binding.set {
 			bindings++

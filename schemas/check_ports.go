@@ -168,7 +168,7 @@ func (c *checker) checkAddresses(devices *kubevirtv1.Devices) {
 			}
 		}
 		if address != "" {
-			ok := false
+			var ok bool
 			if this.address, ok = pciAddress(address); !ok {
 				c.fail(c.in(path...), quoteValue(address)+" is not a PCI address", "write it as 0000:81:01.0")
 			}

@@ -111,6 +111,11 @@ func (c *checker) checkDownwardAPI(i int, source *kubevirtv1.DownwardAPIVolumeSo
 func (c *checker) checkSingleVolumes(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	account, metrics, seed := -1, -1, -1
 	for i := range spec.Volumes {
+		if v := spec.Volumes[i].ServiceAccount; v != nil && v.ServiceAccountName != "" && spec.ServiceAccountName != "" && v.ServiceAccountName != spec.ServiceAccountName {
+			c.fail(c.in("volumes", i, "serviceAccount", "serviceAccountName"), fmt.Sprintf("it is not the serviceAccountName of the machine, %s", quoteValue(spec.ServiceAccountName)), "name the same service account")
+		}
+	}
+	for i := range spec.Volumes {
 		v := &spec.Volumes[i]
 		once := func(set bool, first *int, what string) {
 			switch {

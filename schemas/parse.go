@@ -34,6 +34,12 @@ func Parse(name string, content []byte) *File {
 // unreadable reports a part of the file that names nobody knows what.
 func (f *File) unreadable(at Position, message, fix string) {
 	f.Opaque = true
+	if len(f.Diagnostics) > maxDiagnostics {
+		return
+	}
+	if len(f.Diagnostics) == maxDiagnostics {
+		message, fix = "there are more mistakes in this file than are listed", "mend these first"
+	}
 	f.Diagnostics = append(f.Diagnostics, Diagnostic{Position: at, Severity: SeverityError, Message: message, Fix: fix})
 }
 
@@ -103,6 +109,10 @@ func parseYAML(file *File, p part) {
 	}
 	var root yaml.Node
 	if err := yaml.Unmarshal(p.text, &root); err != nil {
+		if len(file.Diagnostics) > maxDiagnostics { // finding the place is for those that are told
+			file.Opaque = true
+			return
+		}
 		line, column, message, fix := explainYAML(p.text, err)
 		file.unreadable(Position{File: file.Path, Line: p.line + line, Column: column}, message, fix)
 		return

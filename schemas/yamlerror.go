@@ -26,7 +26,9 @@ func explainYAML(text []byte, err error) (line, column int, message, fix string)
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	line = min(max(line, 1), len(lines))
 	if len(text) <= maxBisected {
-		line = firstBroken(lines)
+		if first := firstBroken(lines); first > 0 {
+			line = first
+		}
 	}
 	at := lines[line-1]
 	if _, rest, ok := strings.Cut(message, "unknown anchor '"); ok {
@@ -45,24 +47,30 @@ func explainYAML(text []byte, err error) (line, column int, message, fix string)
 	return line, columnAt(at, -1), "not valid YAML: " + message, ""
 }
 
-// maxBisected bounds the text, in bytes, that is parsed again and again to find the line of a mistake.
-const maxBisected = 64 << 10
+// The text, in bytes, that is parsed again to find the line of a mistake: how long it may be, and how often as much as
+// it is long may be parsed.
+const (
+	maxBisected  = 64 << 10
+	maxReparsing = 30
+)
 
 // firstBroken returns the number of the line, from 1, up to which the text cannot be parsed, though it can be without
-// that line. What spans several lines, such as a long quoted text, cannot be parsed in the middle either; so it is
-// tried further down as well.
+// that line; 0 when that takes too long. What spans several lines, such as a long quoted text, cannot be parsed in the
+// middle either; so it is tried further down as well.
 func firstBroken(lines [][]byte) int {
 	text := bytes.Join(lines, nil)
+	ends := make([]int, len(lines)+1)
+	for i, line := range lines {
+		ends[i+1] = ends[i] + len(line)
+	}
+	budget := maxReparsing * len(text)
 	parses := func(count int) bool {
-		size := 0
-		for _, line := range lines[:count] {
-			size += len(line)
-		}
+		budget -= ends[count]
 		var node yaml.Node
-		return yaml.Unmarshal(text[:size], &node) == nil
+		return budget >= 0 && yaml.Unmarshal(text[:ends[count]], &node) == nil
 	}
 	good, bad := 0, len(lines)
-	for tries := 0; tries < 64; tries++ {
+	for budget >= 0 {
 		for bad-good > 1 {
 			if middle := (good + bad) / 2; parses(middle) {
 				good = middle
@@ -71,20 +79,17 @@ func firstBroken(lines [][]byte) int {
 			}
 		}
 		further := 0
-		for step := 2; good+step < len(lines) && further == 0; step++ {
-			if step > 8 {
-				step *= 2
-			}
-			if good+step < len(lines) && parses(good+step) {
+		for step := 2; good+step < len(lines) && further == 0 && budget >= 0; step += max(1, step/2) {
+			if parses(good + step) {
 				further = good + step
 			}
 		}
-		if further == 0 {
-			break
+		if further == 0 && budget >= 0 {
+			return min(good+1, len(lines))
 		}
-		good, bad = further, len(lines)
+		good, bad = max(good, further), len(lines)
 	}
-	return min(good+1, len(lines))
+	return 0
 }
 
 // columnAt turns an offset in a line into a column; a negative one means where the text of the line begins.

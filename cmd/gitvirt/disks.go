@@ -19,8 +19,9 @@ func (c *cli) disksCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "disks",
 		Short: "List the disks that hold data, also those whose VM is gone",
-		Long: `List the disks that hold data on this host. A disk outlives its VM: when the VM comes back under its name it gets the
-disk again, and "gitvirt disks prune" deletes it only when told which.
+		Long: `List the disks that hold data on this host: those of VMs (NAMESPACE/VM/VOLUME) and the claims that any VM may use
+(NAMESPACE/CLAIM). A disk outlives its VM: when the VM comes back under its name it gets the disk again, and "gitvirt disks
+prune" deletes it only when told which.
 
 Exit codes: 0 done, 1 an error.`,
 		Example: `  gitvirt disks
@@ -48,6 +49,9 @@ type diskRow struct {
 	Format         string    `json:"format"`
 	Path           string    `json:"path"`
 }
+
+// isClaim tells a claim, which any VM may use, from a disk that belongs to one.
+func (r diskRow) isClaim() bool { return r.Volume == "" }
 
 func (c *cli) disks(ctx context.Context, agent *agentFlags, output string) error {
 	platform, err := c.connect(ctx, agent)
@@ -83,8 +87,13 @@ func (c *cli) disks(ctx context.Context, agent *agentFlags, output string) error
 	}
 	for _, row := range rows {
 		state := "gone"
-		if row.InUse {
+		switch {
+		case row.InUse && row.isClaim():
+			state = "uses it"
+		case row.InUse:
 			state = "exists"
+		case row.isClaim():
+			state = "none"
 		}
 		cells := []string{row.ID, row.Kind, state, bytesOf(row.CapacityBytes), bytesOf(row.AllocatedBytes), row.Modified.Format(time.DateTime)}
 		if output == "wide" {
@@ -108,12 +117,12 @@ func (c *cli) pruneCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "prune DISK...",
 		Short: "Delete disks whose VM is gone, only those that are named",
-		Long: `Delete the named disks with their data, for ever. Name them as "gitvirt disks" does; a disk whose VM exists is
-refused.
+		Long: `Delete the named disks with their data, for ever. Name them as "gitvirt disks" does; a disk whose VM exists, or a
+claim that a VM uses, is refused.
 
 Exit codes: 0 all named disks are deleted, 1 an error; then nothing more was deleted than is printed.`,
 		Example: `  gitvirt disks prune default/db-1/data
-  gitvirt disks prune default/db-1/data default/db-2/data --auto-approve`,
+  gitvirt disks prune default/db-1/data default/golden-image --auto-approve`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.prune(cmd.Context(), &agent, args, approved) },
 	}
@@ -142,6 +151,9 @@ func (c *cli) prune(ctx context.Context, agent *agentFlags, ids []string, approv
 		}
 		disk := found[at]
 		if disk.GetInUse() {
+			if disk.GetVolume() == "" {
+				return fmt.Errorf("claim %s is used by a VM that exists; remove the VM or the volume from git first", id)
+			}
 			return fmt.Errorf("disk %s belongs to %s, which exists; remove the VM from git first", id, disk.GetAddress())
 		}
 		c.printf("%s  %s, %s used, %s\n", id, disk.GetKind(), bytesOf(disk.GetAllocatedBytes()), disk.GetPath())

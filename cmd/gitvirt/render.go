@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gitvirt/gitvirt/nodeagent/disks/layout"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -33,7 +33,7 @@ Exit codes: 0 done, 1 an error or a mistake in the manifests.`,
 			if err := source.argument(args); err != nil {
 				return err
 			}
-			_, desired, err := c.read(cmd.Context(), &source, rev)
+			_, desired, err := c.read(cmd.Context(), &source, rev, schemas.AllowMissing())
 			if err != nil {
 				return err
 			}
@@ -57,20 +57,15 @@ Exit codes: 0 done, 1 an error or a mistake in the manifests.`,
 }
 
 func (c *cli) render(desired *schemas.Desired, names []string, stateDir, domainType string) error {
-	found := 0
+	found, files := 0, layout.Layout{Dir: stateDir}
 	for _, vm := range desired.VMs {
 		if !selected(vm.Address, names) {
 			continue
 		}
 		found++
-		host := domainxml.Host{
-			DomainType: domainType,
-			ConsoleLog: filepath.Join(stateDir, "vms", vm.Address.Namespace, vm.Address.Name, "console.log"),
-			NVRAM:      filepath.Join(stateDir, "vms", vm.Address.Namespace, vm.Address.Name, "nvram.fd"),
-			Dir:        filepath.Join(stateDir, "vms", vm.Address.Namespace, vm.Address.Name),
-			Assignment: domainxml.PlannedAssignment(vm.Spec(), vm.HostDevices),
-		}
-		volumes := plannedVolumes(stateDir, vm)
+		volumes := files.Volumes(vm)
+		host := files.Host(vm.Address, vm.Spec(), domainType)
+		host.Assignment = domainxml.PlannedAssignment(vm.Spec(), vm.HostDevices)
 		document, err := domainxml.Render(domainxml.Machine{
 			Address: vm.Address, Spec: vm.Spec(), Host: host, Volumes: volumes,
 			Record: &domainxml.Record{
@@ -97,35 +92,4 @@ func selected(address schemas.Address, names []string) bool {
 		}
 	}
 	return len(names) == 0
-}
-
-// plannedVolumes are the paths that the agent gives a VM's volumes.
-func plannedVolumes(stateDir string, vm *schemas.VM) []domainxml.Volume {
-	dir := filepath.Join(stateDir, "vms", vm.Address.Namespace, vm.Address.Name)
-	data := filepath.Join(stateDir, "disks", vm.Address.Namespace, vm.Address.Name)
-	var out []domainxml.Volume
-	for _, volume := range vm.Spec().Volumes {
-		kind, _ := domainxml.VolumeKind(volume)
-		planned := domainxml.Volume{Name: volume.Name, Kind: kind}
-		switch {
-		case volume.ContainerDisk != nil:
-			planned.Path, planned.Format = filepath.Join(dir, volume.Name+".overlay.qcow2"), "qcow2"
-			planned.Backing, planned.BackingFormat = filepath.Join(stateDir, "images", "of-"+volume.Name), "qcow2"
-		case volume.EmptyDisk != nil:
-			planned.Path, planned.Format = filepath.Join(data, volume.Name+".qcow2"), "qcow2"
-			planned.Capacity = volume.EmptyDisk.Capacity.Value()
-		case volume.HostDisk != nil:
-			planned.Path, planned.Format = volume.HostDisk.Path, "raw"
-		default:
-			planned.Path, planned.Format = filepath.Join(dir, volume.Name+".iso"), "raw"
-		}
-		out = append(out, planned)
-	}
-	if firmware := vm.Spec().Domain.Firmware; firmware != nil && firmware.KernelBoot != nil && firmware.KernelBoot.Container != nil {
-		out = append(out, domainxml.Volume{
-			Name: domainxml.KernelBootVolume, Kind: "kernelBoot",
-			Path: filepath.Join(stateDir, "images", "kernel"), Initrd: filepath.Join(stateDir, "images", "initrd"),
-		})
-	}
-	return out
 }

@@ -109,12 +109,12 @@ func (c *cli) cacheDir() string {
 }
 
 // read returns one revision of the source. rev is only for repositories; "" means the head of the branch.
-func (c *cli) read(ctx context.Context, f *sourceFlags, rev string) (*sources.Snapshot, *schemas.Desired, error) {
+func (c *cli) read(ctx context.Context, f *sourceFlags, rev string, options ...schemas.Option) (*sources.Snapshot, *schemas.Desired, error) {
 	snapshot, err := c.snapshot(ctx, f, rev)
 	if err != nil {
 		return nil, nil, err
 	}
-	desired := schemas.Assemble(snapshot.Files)
+	desired := schemas.Assemble(snapshot.Files, options...)
 	desired.Partial = f.isFile()
 	return snapshot, desired, nil
 }

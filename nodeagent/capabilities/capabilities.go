@@ -15,7 +15,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
-// ErrMissing: the host lacks something that the VM needs; trying again helps only once somebody has changed the host.
+// ErrMissing says that the host lacks something that the VM needs; trying again helps only once somebody has changed the host.
 var ErrMissing = errors.New("this host cannot run it")
 
 // Host is a host that is looked at through its file system.

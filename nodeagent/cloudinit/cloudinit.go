@@ -1,6 +1,7 @@
 // Package cloudinit builds the disk that a guest's cloud-init reads at boot, in the NoCloud format: an ISO 9660 volume with the label
 // "cidata" and the files "user-data", "meta-data" and, when there is one, "network-config"
-// (https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html). The text of these files is the user's and is passed on
+// (https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html); or as a config drive, labelled "config-2", with the files
+// of OpenStack (https://docs.openstack.org/nova/latest/user/metadata.html). The text of these files is the user's and is passed on
 // unread.
 //
 // The instance-id follows KubeVirt: HOSTNAME.NAMESPACE (see InstanceID). cloud-init runs its per-instance modules once per instance-id, so
@@ -10,13 +11,11 @@
 package cloudinit
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
+	"strconv"
 
 	"github.com/gitvirt/gitvirt/nodeagent/cloudinit/isofs"
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
@@ -37,6 +36,7 @@ const MaxSize = 8 << 20
 const (
 	keyInstanceID    = "instance-id"
 	keyLocalHostname = "local-hostname"
+	keyPublicKeys    = "public-keys"
 )
 
 // Data is what a guest is told. User data and network data are secret: nothing here prints them.
@@ -49,7 +49,9 @@ type Data struct {
 	UserData []byte
 	// NetworkData is left out when empty, so that cloud-init falls back to DHCP.
 	NetworkData []byte
-	// MetaData holds further keys of the meta-data, such as "public-keys" (a list or a map of strings).
+	// PublicKeys are SSH keys that may log in, a line each.
+	PublicKeys []string
+	// MetaData holds further keys of the meta-data.
 	MetaData map[string]any
 }
 
@@ -58,20 +60,9 @@ func InstanceID(hostname, namespace string) string { return hostname + "." + nam
 
 // Build returns the image. The same Data gives the same bytes.
 func Build(data Data) ([]byte, error) {
-	if data.InstanceID == "" {
-		return nil, errors.New("cloud-init data: the instance-id is empty")
-	}
-	metaData, err := data.metaData()
+	files, err := data.Files()
 	if err != nil {
 		return nil, err
-	}
-	if size := len(data.UserData) + len(data.NetworkData) + len(metaData); size > MaxSize {
-		return nil, fmt.Errorf("cloud-init data: %s, and at most %s are allowed; have user-data fetch the rest (#include)",
-			diskfile.FormatBytes(int64(size)), diskfile.FormatBytes(MaxSize))
-	}
-	files := []isofs.File{{Name: MetaDataFile, Data: metaData}, {Name: UserDataFile, Data: data.UserData}}
-	if len(data.NetworkData) > 0 {
-		files = append(files, isofs.File{Name: NetworkConfigFile, Data: data.NetworkData})
 	}
 	image, err := isofs.Build(VolumeLabel, files)
 	if err != nil {
@@ -80,13 +71,41 @@ func Build(data Data) ([]byte, error) {
 	return image, nil
 }
 
+// Files returns what belongs on the NoCloud volume.
+func (d Data) Files() ([]isofs.File, error) {
+	if d.InstanceID == "" {
+		return nil, errors.New("cloud-init data: the instance-id is empty")
+	}
+	metaData, err := d.metaData()
+	if err != nil {
+		return nil, err
+	}
+	files := []isofs.File{{Name: MetaDataFile, Data: metaData}, {Name: UserDataFile, Data: d.UserData}}
+	if len(d.NetworkData) > 0 {
+		files = append(files, isofs.File{Name: NetworkConfigFile, Data: d.NetworkData})
+	}
+	return files, checkSize(files)
+}
+
+func checkSize(files []isofs.File) error {
+	size := 0
+	for _, file := range files {
+		size += len(file.Data)
+	}
+	if size > MaxSize {
+		return fmt.Errorf("cloud-init data: %s, and at most %s are allowed; have user-data fetch the rest (#include)",
+			diskfile.FormatBytes(int64(size)), diskfile.FormatBytes(MaxSize))
+	}
+	return nil
+}
+
 // metaData is JSON, as KubeVirt writes it; cloud-init reads it as YAML. json.Marshal sorts keys.
 func (d Data) metaData() ([]byte, error) {
 	values := maps.Clone(d.MetaData)
 	if values == nil {
 		values = map[string]any{}
 	}
-	for _, key := range []string{keyInstanceID, keyLocalHostname} {
+	for _, key := range []string{keyInstanceID, keyLocalHostname, keyPublicKeys} {
 		if _, taken := values[key]; taken {
 			return nil, fmt.Errorf("cloud-init data: meta-data key %q is set by its own field", key)
 		}
@@ -95,11 +114,23 @@ func (d Data) metaData() ([]byte, error) {
 	if d.LocalHostname != "" {
 		values[keyLocalHostname] = d.LocalHostname
 	}
+	if len(d.PublicKeys) > 0 {
+		values[keyPublicKeys] = numbered(d.PublicKeys)
+	}
 	encoded, err := json.Marshal(values)
 	if err != nil {
 		return nil, fmt.Errorf("cloud-init data: encoding the meta-data: %w", err)
 	}
 	return encoded, nil
+}
+
+// numbered names each key by its place, the form that all of cloud-init's sources take.
+func numbered(keys []string) map[string]string {
+	out := make(map[string]string, len(keys))
+	for i, key := range keys {
+		out[strconv.Itoa(i)] = key
+	}
+	return out
 }
 
 // WriteFile writes the image to path, whole or not at all, readable by owner only (mode 0600; a nil owner is the user of this process). A
@@ -109,36 +140,9 @@ func WriteFile(path string, data Data, owner *diskfile.Owner) (changed bool, err
 	if err != nil {
 		return false, err
 	}
-	same, err := holds(path, image)
-	if err != nil || same {
-		return false, err
-	}
-	// Volatile: the image is made anew at every power-on.
-	err = diskfile.Write(path, diskfile.WriteOptions{Mode: 0o600, Owner: owner, Volatile: true}, func(file *os.File) error {
-		_, err := file.Write(image)
-		return err
-	})
+	changed, err = diskfile.WriteSame(path, image, owner)
 	if err != nil {
 		return false, fmt.Errorf("cloud-init image: %w", err)
 	}
-	return true, nil
-}
-
-// holds reports whether path is a private regular file with these bytes.
-func holds(path string, image []byte) (bool, error) {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("cloud-init image: %w", err)
-	}
-	if !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 || info.Size() != int64(len(image)) {
-		return false, nil
-	}
-	present, err := os.ReadFile(path)
-	if err != nil {
-		return false, fmt.Errorf("cloud-init image: %w", err)
-	}
-	return bytes.Equal(present, image), nil
+	return changed, nil
 }

@@ -26,7 +26,7 @@ func sample() Data {
 		LocalHostname: "web-1",
 		UserData:      []byte("#cloud-config\npassword: hunter2\n"),
 		NetworkData:   []byte("version: 2\n"),
-		MetaData:      map[string]any{"public-keys": map[string]string{"0": "ssh-ed25519 AAAA"}},
+		PublicKeys:    []string{"ssh-ed25519 AAAA"},
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 )
 
-// ErrTooFew: the host has too few free CPUs; it helps to change the VM, another VM or the reserve.
+// ErrTooFew says that the host has too few free CPUs; it helps to change the VM, another VM or the reserve.
 var ErrTooFew = errors.New("too few CPUs of the host are free")
 
 // core is a core of the host with its online threads, in order.
@@ -180,9 +180,10 @@ func choose(want Want, free []core) []core {
 		byNode[c.node] = append(byNode[c.node], c)
 	}
 	var best []core
+	room := len(free) + 1
 	for _, node := range sorted(byNode) {
-		if chosen := enough(want, byNode[node]); chosen != nil && (best == nil || len(byNode[node]) < len(byNode[best[0].node])) {
-			best = chosen
+		if chosen := enough(want, byNode[node]); chosen != nil && len(byNode[node]) < room {
+			best, room = chosen, len(byNode[node])
 		}
 	}
 	if best != nil {

@@ -132,8 +132,15 @@ func TestNobodyShares(t *testing.T) {
 
 func TestParseList(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
-		{"", ""}, {"0", "0"}, {"0-3,8", "0-3,8"}, {"8, 0-3,2", "0-3,8"},
-		{"3-1", "error"}, {"-1", "error"}, {"a", "error"}, {"0-99999999999", "error"}, {"1-", "error"},
+		{"", ""},
+		{"0", "0"},
+		{"0-3,8", "0-3,8"},
+		{"8, 0-3,2", "0-3,8"},
+		{"3-1", "error"},
+		{"-1", "error"},
+		{"a", "error"},
+		{"0-99999999999", "error"},
+		{"1-", "error"},
 	} {
 		list, err := cpus.ParseList(test.text)
 		if got := cpus.FormatList(list); (err != nil) != (test.want == "error") || err == nil && got != test.want {

@@ -1,21 +1,15 @@
 // Package disks decides where the disks of virtual machines live on a host, and makes, lists and deletes them. It knows nothing of
 // libvirt; whoever defines a domain asks here first for the files that the domain names.
 //
-// Below the directory of a Store:
-//
-//	disks/NAMESPACE/NAME/VOLUME.qcow2   an emptyDisk's data
-//	disks/NAMESPACE/NAME/VOLUME.json    its record; also that of a hostDisk, whose file lies elsewhere
-//	vms/NAMESPACE/NAME/VOLUME.overlay.qcow2   what a guest writes over a container disk
-//	vms/NAMESPACE/NAME/VOLUME.iso             cloud-init and the like
-//
-// What lies under disks/ outlives the virtual machine: power cycles, a change that replaces it, and its removal. (KubeVirt's
+// Where they lie is package layout's to say. What lies under disks/ and claims/ outlives the virtual machine: power cycles, a change that replaces it, and its removal. (KubeVirt's
 // emptyDisk goes with its Pod. Keeping it is our choice: no data is lost by accident, and Delete removes it when told.) What
 // lies under vms/ goes with the machine and is made anew at every power-on, as KubeVirt's container disks are ephemeral.
 //
 // The record is what makes a disk safe to use again. A guest writes every byte of a raw disk, so it can write a qcow2
 // header there that names a host's file as its backing file; whoever asks the bytes for their format would then open that
 // file for the guest. The format is therefore decided once, when a disk is made or first adopted, kept in the
-// record, and never read off the bytes again. A disk under disks/ whose record was lost has the format that its name says.
+// record, and never read off the bytes again. A disk under disks/ whose record was lost has the format that its name says, and
+// the image of a claim is raw whatever it holds.
 //
 // Ensure... and NewOverlay are called before a machine is powered on; they refuse a disk that a process has open. All
 // methods are safe for concurrent use. Files appear whole or not at all; a killed process leaves at most a hidden
@@ -35,6 +29,7 @@ import (
 	"time"
 
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
+	"github.com/gitvirt/gitvirt/nodeagent/disks/layout"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -63,13 +58,15 @@ type Kind string
 const (
 	KindEmptyDisk Kind = "emptyDisk"
 	KindHostDisk  Kind = "hostDisk"
+	KindClaim     Kind = "persistentVolumeClaim"
+	// KindNVRAM is that of persistent UEFI variables.
+	KindNVRAM Kind = "nvram"
 )
 
 const (
-	disksDir  = "disks"
-	vmsDir    = "vms"
 	recordExt = ".json"
 	qcow2Ext  = ".qcow2"
+	nvramExt  = ".fd"
 	// Others may pass through a directory, since QEMU runs as another user, but not list it.
 	dirMode  = 0o711
 	fileMode = 0o600
@@ -94,8 +91,8 @@ type Options struct {
 
 // Store makes and finds the disks of one host.
 type Store struct {
-	dir  string
-	opts Options
+	files layout.Layout
+	opts  Options
 
 	mu    sync.Mutex
 	locks map[string]*volumeLock
@@ -123,16 +120,20 @@ func NewStore(dir string, opts Options) (*Store, error) {
 			return nil, fmt.Errorf("root of host disks %q: want a clean absolute path", root)
 		}
 	}
-	for _, sub := range []string{disksDir, vmsDir} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), dirMode); err != nil {
+	s := &Store{files: layout.Layout{Dir: dir}, opts: opts, locks: map[string]*volumeLock{}}
+	for _, sub := range []string{s.files.Disks(), s.files.Claims(), s.files.VMs()} {
+		if err := os.MkdirAll(sub, dirMode); err != nil {
 			return nil, fmt.Errorf("disk store: %w", err)
 		}
 	}
-	return &Store{dir: dir, opts: opts, locks: map[string]*volumeLock{}}, nil
+	return s, nil
 }
 
 // Dir returns the directory of the store.
-func (s *Store) Dir() string { return s.dir }
+func (s *Store) Dir() string { return s.files.Dir }
+
+// Files says where everything of the store lies.
+func (s *Store) Files() layout.Layout { return s.files }
 
 // label is an RFC 1123 subdomain, the widest of the names that Kubernetes gives a namespace, a VM or a volume.
 var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
@@ -164,43 +165,42 @@ func newVolume(owner schemas.Address, name string) (volume, error) {
 
 func (v volume) id() string { return v.owner.Namespace + "/" + v.owner.Name + "/" + v.name }
 
-func (s *Store) diskDir(owner schemas.Address) string {
-	return filepath.Join(s.dir, disksDir, owner.Namespace, owner.Name)
-}
+func (s *Store) dataPath(v volume) string { return s.files.EmptyDisk(v.owner, v.name) }
 
-func (s *Store) vmDir(owner schemas.Address) string {
-	return filepath.Join(s.dir, vmsDir, owner.Namespace, owner.Name)
-}
+func (s *Store) recordPath(v volume) string { return s.files.Record(v.owner, v.name) }
 
-func (s *Store) dataPath(v volume) string {
-	return filepath.Join(s.diskDir(v.owner), v.name+qcow2Ext)
-}
-
-func (s *Store) recordPath(v volume) string {
-	return filepath.Join(s.diskDir(v.owner), v.name+recordExt)
-}
-
-// ISOPath returns where the ISO image of a volume belongs, vms/NAMESPACE/NAME/VOLUME.iso, and makes its directory.
-func (s *Store) ISOPath(owner schemas.Address, volumeName string) (string, error) {
-	v, err := newVolume(owner, volumeName)
-	if err != nil {
-		return "", err
+// MakeVolatile checks the names of a volume that goes with its machine and makes the directory that it belongs in.
+func (s *Store) MakeVolatile(owner schemas.Address, volumeName string) error {
+	if _, err := newVolume(owner, volumeName); err != nil {
+		return err
 	}
-	if err := os.MkdirAll(s.vmDir(owner), dirMode); err != nil {
-		return "", fmt.Errorf("directory of %s: %w", owner, err)
+	if err := os.MkdirAll(s.files.VM(owner), dirMode); err != nil {
+		return diskfile.ExplainNoSpace(fmt.Errorf("directory of %s: %w", owner, err), s.files.Dir, s.files.VM(owner), 0)
 	}
-	return filepath.Join(s.vmDir(owner), v.name+".iso"), nil
+	return nil
 }
 
-// RemoveVolatile removes everything under vms/ that belongs to a machine: overlays and ISO images. Removing what is gone succeeds.
+// MakeData checks the names of a machine and makes the directory of its disks that hold data, for a file that is not made here:
+// persistent UEFI variables.
+func (s *Store) MakeData(owner schemas.Address) error {
+	if err := checkOwner(owner); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.files.Data(owner), dirMode); err != nil {
+		return diskfile.ExplainNoSpace(fmt.Errorf("directory of %s: %w", owner, err), s.files.Dir, s.files.Data(owner), 0)
+	}
+	return nil
+}
+
+// RemoveVolatile removes everything under vms/ that belongs to a machine: overlays, ISO images and the like. Removing what is gone succeeds.
 func (s *Store) RemoveVolatile(owner schemas.Address) error {
 	if err := checkOwner(owner); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(s.vmDir(owner)); err != nil {
+	if err := os.RemoveAll(s.files.VM(owner)); err != nil {
 		return fmt.Errorf("removing the volatile disks of %s: %w", owner, err)
 	}
-	return removeIfEmpty(filepath.Dir(s.vmDir(owner)))
+	return removeIfEmpty(filepath.Dir(s.files.VM(owner)))
 }
 
 // removeIfEmpty removes a directory, unless something lies in it or it is gone.
@@ -234,18 +234,33 @@ func (s *Store) lock(ctx context.Context, key string) (release func(), err error
 	l.waiters++
 	s.mu.Unlock()
 
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if l.waiters--; l.waiters == 0 {
-			delete(s.locks, key)
-		}
-	}
 	select {
 	case l.held <- struct{}{}:
-		return func() { <-l.held; leave() }, nil
+		return func() { <-l.held; s.leave(key, l) }, nil
 	case <-ctx.Done():
-		leave()
+		s.leave(key, l)
 		return nil, fmt.Errorf("waiting for disk %s: %w", key, context.Cause(ctx))
+	}
+}
+
+// tryLock takes the lock of a volume when nobody holds it or waits for it.
+func (s *Store) tryLock(key string) (release func(), free bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.locks[key] != nil {
+		return nil, false
+	}
+	l := &volumeLock{held: make(chan struct{}, 1), waiters: 1}
+	l.held <- struct{}{}
+	s.locks[key] = l
+	return func() { <-l.held; s.leave(key, l) }, true
+}
+
+// leave ends a waiter's or a holder's interest in a lock.
+func (s *Store) leave(key string, l *volumeLock) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.waiters--; l.waiters == 0 {
+		delete(s.locks, key)
 	}
 }

@@ -194,7 +194,7 @@ func TestNamesCannotEscape(t *testing.T) {
 				_, errEmpty := store.EnsureEmptyDisk(t.Context(), owner, volumeName, mib)
 				_, errHost := store.EnsureHostDisk(t.Context(), owner, volumeName, HostDisk{Path: "/tmp/x", Create: true, Capacity: 1})
 				_, errOverlay := store.NewOverlay(t.Context(), owner, volumeName, Backing{Path: "/x", Format: diskfile.Raw, VirtualSize: mib})
-				_, errISO := store.ISOPath(owner, volumeName)
+				errISO := store.MakeVolatile(owner, volumeName)
 				errs := []error{errEmpty, errHost, errOverlay, errISO}
 				if part < 2 {
 					errs = append(errs, store.RemoveVolatile(owner))

@@ -25,6 +25,8 @@ type Ensured struct {
 	Created bool
 	// Grown says that this call made the disk larger.
 	Grown bool
+	// Block says that Path is a block device.
+	Block bool
 }
 
 // EnsureEmptyDisk returns the emptyDisk of a volume, a sparse qcow2 image of capacity bytes, and makes it the first time.
@@ -75,8 +77,8 @@ func (s *Store) ensureEmptyDisk(ctx context.Context, v volume, capacity int64) (
 }
 
 func (s *Store) newEmptyDisk(ctx context.Context, v volume, capacity int64) (Ensured, error) {
-	if err := os.MkdirAll(s.diskDir(v.owner), dirMode); err != nil {
-		return Ensured{}, diskfile.ExplainNoSpace(fmt.Errorf("making its directory: %w", err), s.dir, s.dataPath(v), 0)
+	if err := os.MkdirAll(s.files.Data(v.owner), dirMode); err != nil {
+		return Ensured{}, diskfile.ExplainNoSpace(fmt.Errorf("making its directory: %w", err), s.files.Dir, s.dataPath(v), 0)
 	}
 	path := s.dataPath(v)
 	if err := s.createQCOW2(ctx, path, capacity); err != nil {
@@ -196,9 +198,7 @@ func (s *Store) OverlayPath(owner schemas.Address, volumeName string) (string, e
 	return s.overlayPath(v), nil
 }
 
-func (s *Store) overlayPath(v volume) string {
-	return filepath.Join(s.vmDir(v.owner), v.name+".overlay"+qcow2Ext)
-}
+func (s *Store) overlayPath(v volume) string { return s.files.Overlay(v.owner, v.name) }
 
 // NewOverlay makes a fresh qcow2 image over backing at vms/NAMESPACE/NAME/VOLUME.overlay.qcow2, replacing the one of the previous power-on.
 func (s *Store) NewOverlay(ctx context.Context, owner schemas.Address, volumeName string, backing Backing) (string, error) {
@@ -230,7 +230,7 @@ func (s *Store) newOverlay(ctx context.Context, path string, backing Backing) er
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-		return diskfile.ExplainNoSpace(fmt.Errorf("making its directory: %w", err), s.dir, path, 0)
+		return diskfile.ExplainNoSpace(fmt.Errorf("making its directory: %w", err), s.files.Dir, path, 0)
 	}
 	return s.createOverlay(ctx, path, backing)
 }

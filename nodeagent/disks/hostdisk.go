@@ -21,7 +21,8 @@ import (
 
 // HostDisk is a disk at a path of the user's choice.
 type HostDisk struct {
-	// Path is absolute and clean. Its directories may be symbolic links as long as they stay below a root; the file itself may not be one.
+	// Path is absolute and clean. Its directories may be symbolic links as long as they stay below a root; the file itself may not be
+	// one. A path below /dev names a block device, also by a link.
 	Path string
 	// Create makes the disk when it is not there (KubeVirt's type DiskOrCreate) instead of reporting ErrMissing (type Disk).
 	Create bool
@@ -71,7 +72,7 @@ func (s *Store) checkHostPath(path string) error {
 	case strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("path %q: it holds a control character: %w", path, ErrForbidden)
 	}
-	if below(s.dir, path) && !s.hasRootFor(path) {
+	if below(s.files.Dir, path) && !s.hasRootFor(path) {
 		return fmt.Errorf("path %s: it lies among gitvirt's own files: %w", path, ErrForbidden)
 	}
 	return nil
@@ -79,13 +80,13 @@ func (s *Store) checkHostPath(path string) error {
 
 // hasRootFor reports whether the operator set aside a directory inside the store's for host disks, and path lies in it.
 func (s *Store) hasRootFor(path string) bool {
-	for _, own := range []string{disksDir, vmsDir} {
-		if below(filepath.Join(s.dir, own), path) {
+	for _, own := range []string{s.files.Disks(), s.files.Claims(), s.files.VMs()} {
+		if below(own, path) {
 			return false
 		}
 	}
 	return slices.ContainsFunc(s.opts.HostDiskRoots, func(root string) bool {
-		return root != s.dir && below(s.dir, root) && below(root, path)
+		return root != s.files.Dir && below(s.files.Dir, root) && below(root, path)
 	})
 }
 
@@ -96,6 +97,9 @@ func below(dir, path string) bool {
 }
 
 func (s *Store) ensureHostDisk(v volume, want HostDisk) (Ensured, error) {
+	if isDevicePath(want.Path) {
+		return s.ensureHostDevice(v, want)
+	}
 	parent, err := s.openParent(want)
 	if err != nil {
 		return Ensured{}, err
@@ -166,13 +170,9 @@ func missingHostDisk(want HostDisk) error {
 	return fmt.Errorf("%s does not exist; create it (qemu-img create -f raw %s SIZE), or set the hostDisk's type to DiskOrCreate: %w", want.Path, want.Path, ErrMissing)
 }
 
-// openHostDisk opens the file, or makes it. An empty file holds no data: with Create it counts as one that a killed process
-// was about to make.
+// openHostDisk opens the file, or makes it unless it was there before.
 func (s *Store) openHostDisk(v volume, parent *os.Root, want HostDisk) (file *os.File, made bool, err error) {
-	name := filepath.Base(want.Path)
-	info, err := parent.Lstat(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if _, err := parent.Lstat(filepath.Base(want.Path)); errors.Is(err, fs.ErrNotExist) {
 		record, recorded, err := s.readRecord(v)
 		if err != nil {
 			return nil, false, err
@@ -180,6 +180,17 @@ func (s *Store) openHostDisk(v volume, parent *os.Root, want HostDisk) (file *os
 		if recorded && record.named(want.Path) {
 			return nil, false, fmt.Errorf("%s was in use since %s and is gone; %s: %w", want.Path, record.Created.Format("2006-01-02 15:04"), removedFix(v), ErrMissing)
 		}
+	}
+	return s.openOrMake(parent, want)
+}
+
+// openOrMake opens the file, or makes it. An empty file holds no data: with Create it counts as one that a killed process
+// was about to make.
+func (s *Store) openOrMake(parent *os.Root, want HostDisk) (file *os.File, made bool, err error) {
+	name := filepath.Base(want.Path)
+	info, err := parent.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		if !want.Create {
 			return nil, false, missingHostDisk(want)
 		}
@@ -223,13 +234,19 @@ func (s *Store) makeHostDisk(parent *os.Root, name string, want HostDisk, flags 
 	return file, true, nil
 }
 
-// adopt finds or writes the record of an open host disk and checks the disk against it.
-func (s *Store) adopt(v volume, file *os.File, want HostDisk, made bool) (Ensured, error) {
+// realPath is the path of an open file with its symbolic links resolved, which has to be allowed as well.
+func (s *Store) realPath(file *os.File, want HostDisk) (string, error) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
 	if err != nil {
-		return Ensured{}, fmt.Errorf("finding the real path of %s: %w", want.Path, err)
+		return "", fmt.Errorf("finding the real path of %s: %w", want.Path, err)
 	}
-	if err := s.checkHostPath(path); err != nil {
+	return path, s.checkHostPath(path)
+}
+
+// adopt finds or writes the record of an open host disk and checks the disk against it.
+func (s *Store) adopt(v volume, file *os.File, want HostDisk, made bool) (Ensured, error) {
+	path, err := s.realPath(file, want)
+	if err != nil {
 		return Ensured{}, err
 	}
 	if !want.Shared {
@@ -262,8 +279,8 @@ func (s *Store) adopt(v volume, file *os.File, want HostDisk, made bool) (Ensure
 	}
 	if !recorded || record.CapacityBytes != capacity {
 		record.CapacityBytes = capacity
-		if err := os.MkdirAll(s.diskDir(v.owner), dirMode); err != nil {
-			return Ensured{}, diskfile.ExplainNoSpace(err, s.dir, s.recordPath(v), 0)
+		if err := os.MkdirAll(s.files.Data(v.owner), dirMode); err != nil {
+			return Ensured{}, diskfile.ExplainNoSpace(err, s.files.Dir, s.recordPath(v), 0)
 		}
 		if err := s.writeRecord(v, record); err != nil {
 			return Ensured{}, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
+	"github.com/gitvirt/gitvirt/nodeagent/disks/layout"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // Disk is a disk that holds data, whether its machine still exists or not.
 type Disk struct {
-	// ID names the disk for Delete: NAMESPACE/NAME/VOLUME.
+	// ID names the disk for Delete: NAMESPACE/NAME/VOLUME, or NAMESPACE/NAME for a claim.
 	ID string `json:"id"`
 	Record
 	// AllocatedBytes is what the disk takes on the host.
@@ -41,7 +43,7 @@ func (s *Store) List(ctx context.Context) ([]Disk, error) {
 			return nil, fmt.Errorf("listing disks: %w", context.Cause(ctx))
 		}
 		disk := Disk{ID: id, Record: record}
-		if statErr := disk.stat(); statErr != nil {
+		if statErr := disk.stat(ctx); statErr != nil {
 			err = errors.Join(err, statErr)
 			continue
 		}
@@ -51,20 +53,61 @@ func (s *Store) List(ctx context.Context) ([]Disk, error) {
 	return disks, err
 }
 
-func (d *Disk) stat() error {
-	var stat unix.Stat_t
-	err := unix.Lstat(d.Path, &stat)
+func (d *Disk) stat(ctx context.Context) error {
+	stat := unix.Lstat
+	if d.Block {
+		stat = unix.Stat // the names of devices are links
+	}
+	var info unix.Stat_t
+	err := stat(d.Path, &info)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		d.Missing = true
-		return nil
+		if !d.Filling {
+			return nil
+		}
+		// What a killed process left of it takes space, too.
+		d.AllocatedBytes, err = allocated(ctx, filepath.Join(filepath.Dir(d.Path), fillingDir))
+		return err
 	case err != nil:
 		return fmt.Errorf("disk %s: looking at %s: %w", d.ID, d.Path, err)
 	}
-	const blockSize = 512 // of st_blocks, whatever the file system's
-	d.AllocatedBytes = stat.Blocks * blockSize
-	d.Modified = time.Unix(stat.Mtim.Unix()).UTC()
-	return nil
+	d.AllocatedBytes = info.Blocks * blockSize
+	d.Modified = time.Unix(info.Mtim.Unix()).UTC()
+	switch {
+	case d.Block:
+		d.AllocatedBytes, d.Modified = 0, time.Time{} // the time is when the device appeared
+	case d.Folder:
+		d.AllocatedBytes, err = allocated(ctx, d.Path)
+	}
+	return err
+}
+
+// blockSize is that of st_blocks, whatever the file system's.
+const blockSize = 512
+
+// allocated is what a folder takes on the host. A file that vanishes meanwhile takes nothing.
+func allocated(ctx context.Context, dir string) (int64, error) {
+	var total int64
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		var info unix.Stat_t
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		}
+		if unix.Lstat(path, &info) == nil {
+			total += info.Blocks * blockSize
+		}
+		return nil
+	})
+	if err != nil {
+		return total, fmt.Errorf("looking at %s: %w", dir, err)
+	}
+	return total, nil
 }
 
 // records reads every record, by ID, and makes one up for a disk whose record was not written before a crash. On an error
@@ -72,7 +115,7 @@ func (d *Disk) stat() error {
 func (s *Store) records() (map[string]Record, error) {
 	records := map[string]Record{}
 	var errs []error
-	err := filepath.WalkDir(filepath.Join(s.dir, disksDir), func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.files.Disks(), func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // deleted meanwhile
 			return nil
@@ -96,12 +139,53 @@ func (s *Store) records() (map[string]Record, error) {
 		}
 		return nil
 	})
-	return records, errors.Join(append(errs, err)...)
+	claims, claimsErr := s.claimRecords()
+	maps.Copy(records, claims)
+	return records, errors.Join(append(errs, err, claimsErr)...)
+}
+
+// claimRecords reads the record of every claim, by ID, and makes one up for an image that has none.
+func (s *Store) claimRecords() (map[string]Record, error) {
+	records := map[string]Record{}
+	var errs []error
+	dirs, err := filepath.Glob(filepath.Join(s.files.Claims(), "*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dirs {
+		claim := Claim{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}
+		if claim.check() != nil {
+			continue
+		}
+		record, recorded, err := s.readClaim(claim)
+		if err == nil && !recorded {
+			var capacity int64
+			capacity, err = rawCapacity(s.files.ClaimImage(claim.Namespace, claim.Name))
+			record = s.claimRecord(claim.Namespace, claim.Name, capacity)
+			record.Created = time.Time{}
+			if folder := s.files.ClaimFolder(claim.Namespace, claim.Name); errors.Is(err, fs.ErrNotExist) && isDirectory(folder) {
+				record.Path, record.Folder, err = folder, true, nil
+			}
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // deleted meanwhile
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			records[claim.id()] = record
+		}
+	}
+	return records, errors.Join(errs...)
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir()
 }
 
 // volumeOf reads the names out of disks/NAMESPACE/NAME/VOLUME.EXT.
 func (s *Store) volumeOf(path string) (id string, v volume, ok bool) {
-	relative, err := filepath.Rel(filepath.Join(s.dir, disksDir), path)
+	relative, err := filepath.Rel(s.files.Disks(), path)
 	if err != nil {
 		return "", volume{}, false
 	}
@@ -109,11 +193,10 @@ func (s *Store) volumeOf(path string) (id string, v volume, ok bool) {
 	if len(parts) != 3 {
 		return "", volume{}, false
 	}
-	name, isJSON := strings.CutSuffix(parts[2], recordExt)
-	if !isJSON {
-		if name, ok = strings.CutSuffix(parts[2], qcow2Ext); !ok {
-			return "", volume{}, false
-		}
+	extension := filepath.Ext(parts[2])
+	name := strings.TrimSuffix(parts[2], extension)
+	if extension != recordExt && extension != qcow2Ext && (extension != nvramExt || name != layout.Firmware) {
+		return "", volume{}, false
 	}
 	owner := schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: parts[0], Name: parts[1]}
 	v, err = newVolume(owner, name)
@@ -127,6 +210,10 @@ func (s *Store) recordOf(v volume, path string) (Record, error) {
 	record, recorded, err := s.readRecord(v)
 	if err != nil || recorded {
 		return record, err
+	}
+	if strings.HasSuffix(path, nvramExt) {
+		capacity, err := rawCapacity(path)
+		return Record{Address: v.owner, Volume: v.name, Kind: KindNVRAM, Path: path, Format: diskfile.Raw, CapacityBytes: capacity, Made: true}, err
 	}
 	capacity, err := qcow2Capacity(path)
 	if err != nil {
@@ -167,6 +254,9 @@ func (s *Store) Delete(ctx context.Context, ids ...string) ([]Deleted, error) {
 		if !known {
 			return nil, fmt.Errorf("disk %q: %w; `gitvirt disks` lists them", id, errors.Join(ErrUnknown, readErr))
 		}
+		if record.Block || record.Folder {
+			continue // a device is only forgotten; who shares a folder is the caller's to know
+		}
 		if err := diskfile.CheckUnused(record.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("deleting disk %s: %w", id, err)
 		}
@@ -175,7 +265,7 @@ func (s *Store) Delete(ctx context.Context, ids ...string) ([]Deleted, error) {
 	for _, id := range ids {
 		// An unreadable record could name the same file: then the count is not known to be complete.
 		shared := users[records[id].Path] > 1 || (readErr != nil && records[id].Kind == KindHostDisk)
-		one, err := s.deleteOne(id, records[id], shared)
+		one, err := s.deleteOne(ctx, id, records[id], shared)
 		if err != nil {
 			return deleted, fmt.Errorf("deleting disk %s: %w", id, err)
 		}
@@ -194,7 +284,11 @@ func (s *Store) lockAll(ctx context.Context, ids []string) (release func(), err 
 		}
 	}
 	for _, id := range ids {
-		one, err := s.lock(ctx, id)
+		key := id
+		if isClaim(id) {
+			key = claimKey(id)
+		}
+		one, err := s.lock(ctx, key)
 		if err != nil {
 			release()
 			return nil, err
@@ -204,14 +298,19 @@ func (s *Store) lockAll(ctx context.Context, ids []string) (release func(), err 
 	return release, nil
 }
 
+// isClaim tells the ID of a claim from that of a machine's volume.
+func isClaim(id string) bool { return strings.Count(id, "/") == 1 }
+
 // deleteOne removes the file first: a crash in between leaves a record whose file is missing, which can be deleted again.
-func (s *Store) deleteOne(id string, record Record, shared bool) (Deleted, error) {
+func (s *Store) deleteOne(ctx context.Context, id string, record Record, shared bool) (Deleted, error) {
 	disk := Disk{ID: id, Record: record}
-	if err := disk.stat(); err != nil {
+	if err := disk.stat(ctx); err != nil {
 		return Deleted{}, err
 	}
 	out := Deleted{ID: id, Path: record.Path}
 	switch {
+	case isClaim(id) && (record.Filling || !disk.Missing):
+		out.Freed = disk.AllocatedBytes // everything in its directory is gitvirt's
 	case disk.Missing:
 		out.Kept = "the file is gone already"
 	case !record.Made:
@@ -225,11 +324,27 @@ func (s *Store) deleteOne(id string, record Record, shared bool) (Deleted, error
 		out.Freed = disk.AllocatedBytes
 	}
 	parts := strings.Split(id, "/")
-	dir := filepath.Join(s.dir, disksDir, parts[0], parts[1])
+	if isClaim(id) {
+		return out, s.removeClaim(parts[0], parts[1])
+	}
+	dir := filepath.Join(s.files.Disks(), parts[0], parts[1])
 	if err := removeFile(filepath.Join(dir, parts[2]+recordExt)); err != nil {
 		return Deleted{}, err
 	}
-	return out, errors.Join(removeIfEmpty(dir), removeIfEmpty(filepath.Dir(dir)), syncIfThere(filepath.Join(s.dir, disksDir)))
+	return out, errors.Join(removeIfEmpty(dir), removeIfEmpty(filepath.Dir(dir)), syncIfThere(s.files.Disks()))
+}
+
+// removeClaim removes everything of a claim, its record last.
+func (s *Store) removeClaim(namespace, name string) error {
+	dir := s.files.Claim(namespace, name)
+	for _, path := range []string{
+		s.files.ClaimImage(namespace, name), filepath.Dir(s.files.ClaimFolder(namespace, name)), filepath.Join(dir, fillingDir), s.files.ClaimRecord(namespace, name),
+	} {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	return errors.Join(removeIfEmpty(dir), removeIfEmpty(filepath.Dir(dir)), syncIfThere(s.files.Claims()))
 }
 
 func syncIfThere(dir string) error {

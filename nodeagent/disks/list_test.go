@@ -26,7 +26,7 @@ func TestList(t *testing.T) {
 	if _, err := store.EnsureHostDisk(t.Context(), vm("web-1"), "host", HostDisk{Path: host}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.ISOPath(vm("web-1"), "cloudinit"); err != nil {
+	if err := store.MakeVolatile(vm("web-1"), "cloudinit"); err != nil {
 		t.Fatal(err)
 	}
 	disks, err := store.List(t.Context())
@@ -34,9 +34,9 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Record{
-		{vm("web-1"), "data", KindEmptyDisk, store.Dir() + "/disks/default/web-1/data.qcow2", diskfile.QCOW2, 64 * mib, now, true},
-		{vm("web-1"), "host", KindHostDisk, host, diskfile.Raw, mib, now, false},
-		{vm("web-2"), "data", KindEmptyDisk, store.Dir() + "/disks/default/web-2/data.qcow2", diskfile.QCOW2, 64 * mib, now, true},
+		{vm("web-1"), "data", KindEmptyDisk, store.Dir() + "/disks/default/web-1/data.qcow2", diskfile.QCOW2, 64 * mib, now, true, false, false, "", false},
+		{vm("web-1"), "host", KindHostDisk, host, diskfile.Raw, mib, now, false, false, false, "", false},
+		{vm("web-2"), "data", KindEmptyDisk, store.Dir() + "/disks/default/web-2/data.qcow2", diskfile.QCOW2, 64 * mib, now, true, false, false, "", false},
 	}
 	got := make([]Record, 0, len(disks))
 	for _, disk := range disks {

@@ -27,6 +27,14 @@ type Record struct {
 	// Made says that gitvirt made the file, so that it may delete it when told. A hostDisk that was there before is
 	// the user's and is never deleted.
 	Made bool `json:"made"`
+	// Block says that Path is a block device.
+	Block bool `json:"block,omitempty"`
+	// Folder says that Path is a folder: a claim that is shared as a file system.
+	Folder bool `json:"folder,omitempty"`
+	// Origin says where the first content of a claim came from; empty for one that began empty.
+	Origin string `json:"origin,omitempty"`
+	// Filling says that the first content of a claim is on its way: until the image is there, it is begun anew.
+	Filling bool `json:"filling,omitempty"`
 }
 
 // readRecord returns the record of a volume, and false when there is none.
@@ -57,16 +65,20 @@ func readRecordFile(path string) (Record, error) {
 }
 
 func (s *Store) writeRecord(v volume, record Record) error {
+	return writeRecordFile(s.recordPath(v), v.id(), record)
+}
+
+func writeRecordFile(path, id string, record Record) error {
 	encoded, err := json.MarshalIndent(record, "", "  ")
 	if err != nil {
-		return fmt.Errorf("encoding the record of disk %s: %w", v.id(), err)
+		return fmt.Errorf("encoding the record of disk %s: %w", id, err)
 	}
-	err = diskfile.Write(s.recordPath(v), diskfile.WriteOptions{Mode: fileMode}, func(file *os.File) error {
+	err = diskfile.Write(path, diskfile.WriteOptions{Mode: fileMode}, func(file *os.File) error {
 		_, err := file.Write(append(encoded, '\n'))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("record of disk %s: %w", v.id(), err)
+		return fmt.Errorf("record of disk %s: %w", id, err)
 	}
 	return nil
 }

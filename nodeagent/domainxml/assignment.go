@@ -46,7 +46,7 @@ func PlannedAssignment(spec *kubevirtv1.VirtualMachineInstanceSpec, selectors ma
 	if cpu == nil || !cpu.DedicatedCPUPlacement {
 		return out
 	}
-	cpus := int(min(topologyOf(spec).vcpus(), maxThreads)) //nolint:gosec // bounded
+	cpus := int(min(topologyOf(spec).vcpus(), maxThreads))
 	out.CPUs = &CPUPlacement{VCPUs: make([]int, cpus)}
 	for i := range out.CPUs.VCPUs {
 		out.CPUs.VCPUs[i] = i
@@ -63,7 +63,7 @@ func PlannedAssignment(spec *kubevirtv1.VirtualMachineInstanceSpec, selectors ma
 // GuestCPUs returns how many vCPUs a guest starts with, and how many of them make a core of the guest.
 func GuestCPUs(spec *kubevirtv1.VirtualMachineInstanceSpec) (vcpus, threads int) {
 	t := topologyOf(spec)
-	return int(min(t.vcpus(), maxThreads)), int(t.threads) //nolint:gosec // bounded
+	return int(min(t.vcpus(), maxThreads)), int(t.threads)
 }
 
 // GuestMemory returns the guest's memory in bytes.

@@ -199,15 +199,20 @@ func decode(t testing.TB, manifest string) *schemas.VM {
 
 // machineOf puts a VM on a host that has everything.
 func machineOf(vm *schemas.VM) domainxml.Machine {
-	usb := map[string]schemas.HostDeviceSelector{}
+	selectors := map[string]schemas.HostDeviceSelector{}
 	for _, device := range vm.Spec().Domain.Devices.HostDevices {
 		if strings.HasPrefix(device.DeviceName, "kubevirt.io/") {
-			usb[device.Name] = schemas.HostDeviceSelector{USB: []kubevirtv1.USBSelector{{Vendor: "1", Product: "2"}}}
+			selectors[device.Name] = schemas.HostDeviceSelector{USB: []kubevirtv1.USBSelector{{Vendor: "1", Product: "2"}}}
+		}
+	}
+	for _, gpu := range vm.Spec().Domain.Devices.GPUs {
+		if strings.HasPrefix(gpu.DeviceName, "nvidia.com/GRID") {
+			selectors[gpu.Name] = schemas.HostDeviceSelector{Mediated: []string{"GRID"}}
 		}
 	}
 	placed := host
 	placed.DomainType = "kvm"
-	placed.Assignment = domainxml.PlannedAssignment(vm.Spec(), usb)
+	placed.Assignment = domainxml.PlannedAssignment(vm.Spec(), selectors)
 	record := recordOf(vm)
 	record.Assignment = placed.Assignment
 	return domainxml.Machine{Address: vm.Address, Spec: vm.Spec(), Host: placed, Volumes: record.Volumes, Record: record}

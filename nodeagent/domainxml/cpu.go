@@ -169,7 +169,7 @@ func realtimeMask(mask string, vcpus int) (string, error) {
 		if err != nil || to < from {
 			return "", fmt.Errorf("cpu.realtime.mask %q: %q is no range of vCPUs, such as 0-3", mask, part)
 		}
-		for vcpu := from; vcpu <= to && vcpu < uint64(vcpus); vcpu++ {
+		for vcpu := from; vcpu <= to && vcpu < uint64(len(in)); vcpu++ {
 			in[vcpu] = !excluded
 		}
 	}

@@ -92,8 +92,16 @@ func (r *renderer) hyperV(in *kubevirtv1.FeatureHyperv) {
 	}
 	r.start("hyperv")
 	for _, feature := range [...]switches{
-		{"relaxed", in.Relaxed}, {"vapic", in.VAPIC}, {"vpindex", in.VPIndex}, {"runtime", in.Runtime}, {"synic", in.SyNIC},
-		{"reset", in.Reset}, {"frequencies", in.Frequencies}, {"reenlightenment", in.Reenlightenment}, {"ipi", in.IPI}, {"evmcs", in.EVMCS},
+		{"relaxed", in.Relaxed},
+		{"vapic", in.VAPIC},
+		{"vpindex", in.VPIndex},
+		{"runtime", in.Runtime},
+		{"synic", in.SyNIC},
+		{"reset", in.Reset},
+		{"frequencies", in.Frequencies},
+		{"reenlightenment", in.Reenlightenment},
+		{"ipi", in.IPI},
+		{"evmcs", in.EVMCS},
 	} {
 		r.state(feature.name, feature.state)
 	}

@@ -80,6 +80,86 @@ func undefinable(name string) string {
 	}[name]
 }
 
+// more has what no example has: virtual GPUs, queues on a network that has them, names that two devices share, blocks as
+// large as those of the volume, an SR-IOV card with an address, several SCSI disks.
+const more = `apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: more}
+spec:
+  startStrategy: Paused
+  domain:
+    memory: {guest: 256Mi}
+    cpu: {cores: 2, dedicatedCpuPlacement: true, isolateEmulatorThread: true, realtime: {mask: "0-1,^0"}}
+    rebootPolicy: Terminate
+    ioThreadsPolicy: auto
+    resources: {requests: {cpu: 2}}
+    devices:
+      networkInterfaceMultiqueue: true
+      blockMultiQueue: true
+      downwardMetrics: {}
+      clientPassthrough: {}
+      disks:
+      - {name: default, disk: {bus: virtio}, blockSize: {matchVolume: {}}, dedicatedIOThread: true}
+      - {name: b, disk: {bus: scsi}, blockSize: {custom: {logical: 512, physical: 4096, discardGranularity: 8192}}}
+      - {name: c, disk: {bus: scsi}, shareable: true}
+      - {name: d, cdrom: {bus: scsi}, bootOrder: 1}
+      - {name: e, cdrom: {bus: usb}}
+      gpus:
+      - {name: vgpu, deviceName: nvidia.com/GRID_T4, virtualGPUOptions: {display: {ramFB: {enabled: true}}}}
+      - {name: plain, deviceName: nvidia.com/GRID_T4, virtualGPUOptions: {display: {enabled: false}}}
+      hostDevices:
+      - {name: stick, deviceName: kubevirt.io/stick}
+      - {name: card, deviceName: intel.com/qat}
+      interfaces:
+      - {name: default, bridge: {}}
+      - {name: lan, bridge: {}, model: e1000e, acpiIndex: 4}
+      - {name: fast, sriov: {}, bootOrder: 2}
+      - {name: gone, bridge: {}, state: absent}
+  networks:
+  - {name: default, pod: {}}
+  - {name: lan, multus: {networkName: ns/lan}}
+  - {name: fast, multus: {networkName: ns/fast}}
+  - {name: gone, multus: {networkName: ns/gone}}
+  volumes:
+  - {name: default, persistentVolumeClaim: {claimName: a}}
+  - {name: b, emptyDisk: {capacity: 1Gi}}
+  - {name: c, persistentVolumeClaim: {claimName: c}}
+  - {name: d, containerDisk: {image: x}}
+  - {name: e, containerDisk: {image: x}}
+`
+
+// TestDocumentsFitLibvirtsSchema holds it also for machines of which there is no emulator here.
+func TestDocumentsFitLibvirtsSchema(t *testing.T) {
+	const schema = "/usr/share/libvirt/schemas/domain.rng"
+	xmllint, err := exec.LookPath("xmllint")
+	if err != nil {
+		t.Skip("needs xmllint, package libxml2-utils")
+	}
+	dir := t.TempDir()
+	arguments := []string{"--noout", "--relaxng", schema}
+	for _, example := range append(examples(t), corpus(t)...) {
+		document, err := domainxml.Render(example.machine())
+		if err != nil {
+			t.Errorf("%s: %v", example.name, err)
+			continue
+		}
+		path := filepath.Join(dir, strings.ReplaceAll(example.name, " ", "-")+".xml")
+		if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if undefinable(example.name) != "failed to validate" {
+			arguments = append(arguments, path)
+		}
+	}
+	if said, err := exec.Command(xmllint, arguments...).CombinedOutput(); err != nil {
+		for line := range strings.Lines(string(said)) {
+			if !strings.HasSuffix(line, "validates\n") {
+				t.Errorf("%s", line)
+			}
+		}
+	}
+}
+
 // respelled are examples of which libvirt spells a part anew that Compare does not know yet: sizes and CPUs of NUMA cells,
 // a clock with an offset, the vCPUs that are plugged in, one queue, an empty drive and one that is not read-only.
 func respelled(name string) bool {
@@ -100,6 +180,7 @@ func TestRealLibvirtSeesNoDrift(t *testing.T) {
 	}
 	daemon := libvirttest.Start(t)
 	all := append(examples(t), corpus(t)...)
+	all = append(all, example{name: "more", vm: decode(t, more)})
 	for _, vm := range file.VMs {
 		all = append(all, example{name: vm.Address.Name, vm: vm})
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
-// ErrUnavailable: the host has no such device, or none that is free; it helps to change the host or another VM.
+// ErrUnavailable says that the host has no such device, or none that is free; it helps to change the host or another VM.
 var ErrUnavailable = errors.New("no device of the host for it")
 
 // The types of domainxml.HostDevice.

@@ -129,8 +129,8 @@ type Hypervisor interface {
 	// and, when the domain is active, in the running one. An empty xml removes it. Elements of xml that have no
 	// namespace get this one, with the prefix.
 	SetMetadata(ctx context.Context, name, prefix, uri, xml string) error
-	// Undefine removes the persistent definition with its NVRAM, TPM state and managed save; an absent domain is no error.
-	// Disks are not touched. An active domain becomes transient.
+	// Undefine removes the persistent definition with its managed save; an absent domain is no error. Disks, the file of its
+	// UEFI variables and the state of a TPM that is persistent are not touched. An active domain becomes transient.
 	Undefine(ctx context.Context, name string) error
 	// Addresses returns the IP addresses of a running guest that are known without waiting (DHCP leases, guest
 	// agent), without loopback and link-local ones, sorted.

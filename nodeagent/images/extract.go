@@ -164,18 +164,18 @@ func (e *extractor) copy(entries *tar.Reader, header *tar.Header, buffer []byte)
 	if err := e.out.Truncate(0); err != nil {
 		return 0, fmt.Errorf("writing it: %w", err)
 	}
-	writer := &sparseWriter{file: e.out, limit: e.limit}
+	writer := &diskfile.SparseWriter{File: e.out, Limit: e.limit}
 	for {
 		n, readErr := io.ReadFull(entries, buffer)
 		if _, err := writer.Write(buffer[:n]); err != nil {
 			return 0, diskfile.ExplainNoSpace(fmt.Errorf("writing it: %w", err), path.Dir(e.out.Name()), path.Dir(e.out.Name()), header.Size)
 		}
 		switch {
-		case errors.Is(readErr, io.EOF), errors.Is(readErr, io.ErrUnexpectedEOF) && writer.offset == header.Size:
-			if err := writer.close(); err != nil {
+		case errors.Is(readErr, io.EOF), errors.Is(readErr, io.ErrUnexpectedEOF) && writer.Written() == header.Size:
+			if err := writer.Close(); err != nil {
 				return 0, fmt.Errorf("writing it: %w", err)
 			}
-			return writer.offset, nil
+			return writer.Written(), nil
 		case readErr != nil:
 			return 0, layerError(readErr)
 		}

@@ -45,7 +45,7 @@ var (
 	// ErrInvalid says that the reference or the image is not one that can be used. Trying again does not help.
 	ErrInvalid = errors.New("invalid image")
 	// ErrTooLarge says that the image is larger than the limit.
-	ErrTooLarge = errors.New("image too large")
+	ErrTooLarge = diskfile.ErrTooLarge
 	// ErrNotCached says that the pull policy is Never and the image is not in the cache.
 	ErrNotCached = errors.New("image not cached")
 )

@@ -1,7 +1,6 @@
 package images
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -202,47 +201,3 @@ func sweepOne(path string) error {
 	}
 	return errors.Join(err, file.Close())
 }
-
-const sparseBlock = 4096
-
-// sparseWriter writes a file and leaves out whole blocks of zeros. Writes before the last may have any length.
-type sparseWriter struct {
-	file   *os.File
-	offset int64
-	limit  int64
-}
-
-// Write implements io.Writer. A run of blocks that hold data is one write.
-func (w *sparseWriter) Write(p []byte) (int, error) {
-	if w.offset+int64(len(p)) > w.limit {
-		return 0, fmt.Errorf("more than %s: %w", diskfile.FormatBytes(w.limit), ErrTooLarge)
-	}
-	var zeros [sparseBlock]byte
-	start := 0 // of the data that is not written yet
-	for at := 0; at < len(p); {
-		end := min(at+sparseBlock-int((w.offset+int64(at))%sparseBlock), len(p))
-		if bytes.Equal(p[at:end], zeros[:end-at]) {
-			if err := w.flush(p, start, at); err != nil {
-				return start, err
-			}
-			start = end
-		}
-		at = end
-	}
-	if err := w.flush(p, start, len(p)); err != nil {
-		return start, err
-	}
-	w.offset += int64(len(p))
-	return len(p), nil
-}
-
-func (w *sparseWriter) flush(p []byte, start, end int) error {
-	if start == end {
-		return nil
-	}
-	_, err := w.file.WriteAt(p[start:end], w.offset+int64(start))
-	return err
-}
-
-// close gives the file its length, which a hole at its end leaves out.
-func (w *sparseWriter) close() error { return w.file.Truncate(w.offset) }

@@ -1,43 +1,5 @@
 package isofs
 
-// directory is the root directory of one of the two trees.
-type directory struct {
-	start   int
-	sectors int
-	joliet  bool
-}
-
-// bytes returns whole sectors; a record never crosses the end of one (ECMA-119, 6.8.1.1). It may be called before the plan is
-// complete: its length does not depend on where things lie.
-func (d directory) bytes(plan layout) []byte {
-	var own, parent []byte
-	if !d.joliet {
-		own = append(sharingProtocol(), directoryAttributes()...)
-		own = append(own, continuationArea(plan.continuation)...)
-		parent = directoryAttributes()
-	}
-	size := d.sectors * sectorSize
-	records := [][]byte{
-		record([]byte{0}, d.start, size, true, own),
-		record([]byte{1}, d.start, size, true, parent),
-	}
-	for _, file := range plan.files {
-		name, use := []byte(file.Name+";1"), fileAttributes(file.Name)
-		if d.joliet {
-			name, use = utf16Bytes(file.Name+";1"), nil
-		}
-		records = append(records, record(name, file.start, len(file.Data), false, use))
-	}
-	var out []byte
-	for _, r := range records {
-		if left := sectorSize - len(out)%sectorSize; len(r) > left {
-			out = append(out, make([]byte, left)...)
-		}
-		out = append(out, r...)
-	}
-	return append(out, make([]byte, (sectorSize-len(out)%sectorSize)%sectorSize)...)
-}
-
 // record is a directory record (ECMA-119, 9.1) with its system use area.
 func record(name []byte, start, size int, isDirectory bool, systemUse []byte) []byte {
 	const fixed = 33
@@ -71,9 +33,11 @@ const (
 
 func directoryAttributes() []byte { return append(posixAttributes(directoryMode, 2), timestamps()...) }
 
-func fileAttributes(name string) []byte {
-	use := append(posixAttributes(fileMode, 1), timestamps()...)
-	return append(append(use, 'N', 'M', byte(5+len(name)), 1, 0), name...) //nolint:gosec // bounded by maxNameLength
+func fileAttributes() []byte { return append(posixAttributes(fileMode, 1), timestamps()...) }
+
+// alternateName is the NM entry with a name as it was given.
+func alternateName(name string) []byte {
+	return append([]byte{'N', 'M', byte(5 + len(name)), 1, 0}, name...) //nolint:gosec // bounded by maxNameLength
 }
 
 // posixAttributes is the PX entry in its 1991 form of 36 bytes, which every reader takes.

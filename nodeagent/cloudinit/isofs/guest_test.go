@@ -72,7 +72,7 @@ func bootGuest(t *testing.T, image string) string {
 	}
 	script := "#!/bin/sh\nPATH=/bin\nmount -t proc proc /proc\nmount -t devtmpfs dev /dev\nmodprobe -a virtio_pci virtio_blk isofs\nexec </dev/null >/dev/console 2>&1\n"
 	for options := range views() {
-		script += fmt.Sprintf("echo VIEW %s\nmount -t iso9660 -o %s /dev/vda /mnt && (cd /mnt && md5sum *; echo END)\numount /mnt\n", options, options)
+		script += fmt.Sprintf("echo VIEW %s\nmount -t iso9660 -o %s /dev/vda /mnt && (cd /mnt && find . -type f -exec md5sum {} + | sed 's:  ./:  :'; echo END)\numount /mnt\n", options, options)
 	}
 	script += "busybox poweroff -f\n"
 	initramfs := filepath.Join(t.TempDir(), "initramfs.img")

@@ -27,6 +27,29 @@ func manyFiles() []File {
 	for i := range 40 {
 		files = append(files, File{Name: fmt.Sprintf("Key_%02d.pub", i), Data: fmt.Appendf(nil, "key %d", i)})
 	}
+	for i := range 30 {
+		files = append(files, File{Name: fmt.Sprintf("openstack/latest/file-%02d.json", i), Data: fmt.Appendf(nil, "file %d", i)})
+	}
+	files = append(files, File{Name: "openstack/content/0000", Data: []byte("deep")}, File{Name: "zone/a", Data: []byte("last")})
+	return files
+}
+
+// rootEntries counts the names in the root.
+func rootEntries(files []File) int {
+	names := map[string]bool{}
+	for _, file := range files {
+		name, _, _ := strings.Cut(file.Name, "/")
+		names[name] = true
+	}
+	return len(names)
+}
+
+// deepFiles lie in a directory each.
+func deepFiles(n int) []File {
+	var files []File
+	for i := range n {
+		files = append(files, File{Name: fmt.Sprintf("%s-%d/file", strings.Repeat("d", 40), i)})
+	}
 	return files
 }
 
@@ -65,8 +88,8 @@ func TestDiskfsReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := manyFiles(); len(entries) != len(want) {
-		t.Errorf("%d entries, want %d", len(entries), len(want))
+	if want := manyFiles(); len(entries) != rootEntries(want) {
+		t.Errorf("%d entries, want %d", len(entries), rootEntries(want))
 	}
 	for _, want := range manyFiles() {
 		got, err := volume.ReadFile(want.Name)
@@ -114,9 +137,12 @@ func TestBuildRefuses(t *testing.T) {
 		want          string
 	}{
 		{"a volume needs a label", "", nil, "volume label"},
-		{"Joliet has room for 16 characters", strings.Repeat("x", 17), nil, "volume label"},
-		{"a separator would leave the directory", "cidata", []File{{Name: "a/b"}}, "file name"},
+		{"a label has room for 32 characters", strings.Repeat("x", 33), nil, "volume label"},
+		{"an absolute path", "cidata", []File{{Name: "/a"}}, "file name"},
+		{"a way out of the image", "cidata", []File{{Name: "a/../../b"}}, "file name"},
 		{"dots name directories", "cidata", []File{{Name: ".."}}, "file name"},
+		{"a file is no directory", "cidata", []File{{Name: "a"}, {Name: "a/b"}}, "named twice"},
+		{"a path table has one sector", "cidata", deepFiles(60), "too many"},
 		{"a name has to fit its record", "cidata", []File{{Name: strings.Repeat("x", 65)}}, "file name"},
 		{"control characters", "cidata", []File{{Name: "a\x00b"}}, "file name"},
 		{"one name, two files", "cidata", []File{{Name: "a"}, {Name: "a"}}, "named twice"},

@@ -248,13 +248,10 @@ func definitions(dom *lv.Domain) (lv.DomainModificationImpact, error) {
 	return impact, nil
 }
 
-// undefineFlags are tried in order: a driver refuses the flags that it does not know, as the test driver does with NVRAM and
-// a libvirt before 8.9 with the state of a TPM.
+// undefineFlags are tried in order: a driver refuses the flags that it does not know, as the test driver does with NVRAM.
 var undefineFlags = []lv.DomainUndefineFlagsValues{
 	lv.DOMAIN_UNDEFINE_MANAGED_SAVE | lv.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | lv.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA |
-		lv.DOMAIN_UNDEFINE_NVRAM | lv.DOMAIN_UNDEFINE_TPM,
-	lv.DOMAIN_UNDEFINE_MANAGED_SAVE | lv.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | lv.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA |
-		lv.DOMAIN_UNDEFINE_NVRAM,
+		lv.DOMAIN_UNDEFINE_KEEP_NVRAM,
 	lv.DOMAIN_UNDEFINE_MANAGED_SAVE | lv.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | lv.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA,
 	0,
 }

@@ -43,10 +43,7 @@ func AgentGuest(t testing.TB) (kernel, initramfs string) {
 	if err != nil {
 		t.Fatalf("ask what %s is linked to: %v", program, err)
 	}
-	paths := []string{program}
-	for _, path := range regexp.MustCompile(`/\S+\.so\S*`).FindAllString(string(libraries), -1) {
-		paths = append(paths, path)
-	}
+	paths := append([]string{program}, regexp.MustCompile(`/\S+\.so\S*`).FindAllString(string(libraries), -1)...)
 	for _, path := range paths {
 		to := filepath.Join(root, path)
 		if path == program {
@@ -59,11 +56,11 @@ func AgentGuest(t testing.TB) (kernel, initramfs string) {
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(to, content, 0o755); err != nil { //nolint:gosec // programs of the guest
+		if err := os.WriteFile(to, content, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(root, "agent-init"), []byte(agentInit), 0o755); err != nil { //nolint:gosec // a program of the guest
+	if err := os.WriteFile(filepath.Join(root, "agent-init"), []byte(agentInit), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	pack := exec.Command("sh", "-c", "find . | cpio --quiet -o -H newc | gzip -1")

@@ -1,0 +1,167 @@
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/disks"
+	"github.com/gitvirt/gitvirt/nodeagent/disks/layout"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/imports"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// claim is the claim that a volume names, without its source; zero for a volume that names none.
+func (m *machine) claim(volume string) schemas.Claim {
+	wire := m.wire.GetClaims()[volume]
+	return schemas.Claim{
+		Namespace: wire.GetNamespace(), Name: wire.GetName(), Capacity: wire.GetCapacityBytes(), Path: wire.GetPath(),
+		Block: wire.GetBlock(), Shared: wire.GetShared(),
+	}
+}
+
+// claimSource is what fills a new claim; nil when it begins empty.
+func claimSource(wire *api.Claim) (*cdiv1.DataVolumeSource, error) {
+	if len(wire.GetSource()) == 0 {
+		return nil, nil //nolint:nilnil // a claim without a source is the usual case
+	}
+	source := &cdiv1.DataVolumeSource{}
+	if err := json.Unmarshal(wire.GetSource(), source); err != nil {
+		return nil, fmt.Errorf("%w: reading the source of claim %s: %w", ErrInvalid, wire.GetName(), err)
+	}
+	return source, nil
+}
+
+// copiesClaim reports whether a volume's claim is made as a copy of another claim.
+func (m *machine) copiesClaim(volume string) bool {
+	source, err := claimSource(m.wire.GetClaims()[volume])
+	return err == nil && source != nil && source.PVC != nil
+}
+
+// wantedClaim is what the store is asked for.
+func (v *volumes) wantedClaim(m *machine, volume string, progress func(string)) (disks.Claim, error) {
+	wire := m.wire.GetClaims()[volume]
+	if wire.GetName() == "" {
+		return disks.Claim{}, fmt.Errorf("%w: nothing says which claim this is", ErrInvalid)
+	}
+	claim := m.claim(volume)
+	source, err := claimSource(wire)
+	if err != nil {
+		return disks.Claim{}, err
+	}
+	plan, err := v.imports.Plan(imports.Request{
+		Source: source, Secret: wire.GetSourceContent().GetValues(), Namespace: claim.Namespace, Capacity: claim.Capacity, Progress: progress,
+	})
+	if err != nil {
+		return disks.Claim{}, fmt.Errorf("%w: claim %s: %w", ErrInvalid, claim.Name, err)
+	}
+	return disks.Claim{
+		Namespace: claim.Namespace, Name: claim.Name, Capacity: claim.Capacity, Path: claim.Path, Block: claim.Block, Shared: claim.Shared,
+		Origin: plan.Origin, Fill: plan.Fill,
+	}, nil
+}
+
+// claim makes or finds the image or the folder of a claim.
+func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volume, before *domainxml.Record, volume *domainxml.Volume, progress func(string)) error {
+	want, err := v.wantedClaim(m, source.Name, progress)
+	if err != nil {
+		return err
+	}
+	if layout.UseOf(m.spec(), source.Name) == layout.UseFilesystem {
+		volume.Path, err = v.store.EnsureClaimFolder(ctx, want)
+		return err
+	}
+	want.Shared = want.Shared || shared(m.spec(), source) || opened(before, volume.Path)
+	disk, err := v.store.EnsureClaim(ctx, want)
+	fill(volume, disk)
+	return err
+}
+
+// opened reports whether the guest of a record has the file or device open, be it as another volume.
+func opened(before *domainxml.Record, path string) bool {
+	if before == nil {
+		return false
+	}
+	for _, volume := range before.Volumes {
+		if samePath(path, volume.Path) || volume.Backing == path {
+			return true
+		}
+	}
+	return false
+}
+
+// ephemeral makes or finds the image below an ephemeral volume, which the guest never writes to; its overlay is refresh's. Several
+// guests may have it below them; QEMU itself refuses one that is being written.
+func (v *volumes) ephemeral(ctx context.Context, m *machine, source kubevirtv1.Volume, volume *domainxml.Volume, progress func(string)) error {
+	want, err := v.wantedClaim(m, source.Name, progress)
+	if err != nil {
+		return err
+	}
+	want.Shared = true
+	disk, err := v.store.EnsureClaim(ctx, want)
+	if err != nil {
+		return err
+	}
+	volume.Backing, volume.BackingFormat, volume.Capacity = disk.Path, string(disk.Format), disk.CapacityBytes
+	volume.Path, err = v.store.OverlayPath(m.address, layout.OverlayName(source.Name, layout.ClaimDigest(m.claim(source.Name))))
+	return err
+}
+
+// reservations keep a claim from being deleted while a step that will use it is on its way, and the other way around: the VM of
+// such a step may not exist yet.
+type reservations struct {
+	mu   sync.Mutex
+	held map[string]int // by claim; -1 while it is being deleted
+}
+
+func newReservations() *reservations { return &reservations{held: map[string]int{}} }
+
+// use reserves the claims of a VM until release is called.
+func (r *reservations) use(m *machine) (release func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
+	for _, claim := range m.wire.GetClaims() {
+		name := claim.GetNamespace() + "/" + claim.GetName()
+		if r.held[name] < 0 {
+			r.release(names)
+			return nil, fmt.Errorf("claim %s is being deleted", name)
+		}
+		r.held[name]++
+		names = append(names, name)
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.release(names)
+	}, nil
+}
+
+func (r *reservations) release(names []string) {
+	for _, name := range names {
+		if r.held[name]--; r.held[name] == 0 {
+			delete(r.held, name)
+		}
+	}
+}
+
+// remove reserves a claim for its deletion; false says that a step uses it.
+func (r *reservations) remove(name string) (release func(), free bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held[name] != 0 {
+		return nil, false
+	}
+	r.held[name] = -1
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.held, name)
+	}, true
+}
