@@ -349,11 +349,11 @@ func TestHostileInput(t *testing.T) {
 		{"many volumes", vmi("x", "  domain: {memory: {guest: 1Gi}}\n  volumes:\n"+strings.Repeat("  - {name: a, emptyDisk: {capacity: 1}}\n", 20_000))},
 		{"many documents", strings.Repeat("---\nkind: x\n", 20_000)},
 		{"a long name", vmi(strings.Repeat("a", 1<<20), "  domain: {}\n")},
+		{"a long text with a mistake", vmi("x", strings.Repeat("  a: \"b\n  c\"\n", 4500)+"  d: e: f\n")},
+		{"many documents with mistakes", strings.Repeat("---\nkind: x: y\nmetadata: {\n", 20_000)},
 		{"a set of large machines", "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: x}\nspec:\n  replicas: 1000\n  selector: {}\n  template:\n" +
 			"    metadata:\n      annotations:\n" + largeAnnotations(20_000) + "    spec: {domain: {memory: {guest: 1Gi}}}\n"},
 		{"many sets", strings.Repeat("---\napiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: x}\nspec:\n  replicas: 1000\n  selector: {}\n  template: {spec: {domain: {memory: {guest: 1Gi}}}}\n", 500)},
-		{"a long text with a mistake", vmi("x", strings.Repeat("  a: \"b\n  c\"\n", 4500)+"  d: e: f\n")},
-		{"many documents with mistakes", strings.Repeat("---\nkind: x: y\nmetadata: {\n", 20_000)},
 		{"a long field", vmi("x", "  "+strings.Repeat("a", 1<<16)+": 1\n")},
 	} {
 		start := time.Now()
