@@ -116,6 +116,11 @@ spec:
 
 func desired(t testing.TB, manifests ...string) *schemas.Desired {
 	t.Helper()
+	return desiredWith(t, fleet, manifests...)
+}
+
+func desiredWith(t testing.TB, fleet string, manifests ...string) *schemas.Desired {
+	t.Helper()
 	var files []*schemas.File
 	for i, text := range append(manifests, fleet) {
 		files = append(files, schemas.Parse(fmt.Sprintf("%d.yaml", i), []byte(text)))
