@@ -31,7 +31,7 @@ func TestDevice(t *testing.T) {
 	store := newStore(t, Options{})
 	device := loopDevice(t, 4*mib)
 	got, err := store.EnsureHostDisk(t.Context(), vm("web-1"), "raw", HostDisk{Path: device})
-	if err != nil || got.Path != device || !got.Block || got.CapacityBytes != 4*mib {
+	if err != nil || got.Path != device || !got.Block || got.CapacityBytes != 4*mib || got.LogicalBlock != 512 || got.PhysicalBlock == 0 {
 		t.Fatalf("EnsureHostDisk() = %+v, %v", got, err)
 	}
 	claim := data(4 * mib)
