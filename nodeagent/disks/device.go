@@ -62,7 +62,7 @@ func (s *Store) openDevice(path string, shared bool) (device blockDevice, err er
 	if !shared {
 		flags |= os.O_EXCL // refused while the host has mounted it, or made a part of something else of it
 	}
-	file, err := os.OpenFile(real, flags, 0) //nolint:gosec // a device that was looked at
+	file, err := os.OpenFile(real, flags, 0)
 	if errors.Is(err, unix.EBUSY) {
 		return device, fmt.Errorf("%s is in use by the host (mounted, or part of a volume group or RAID); unmount it first: %w", path, ErrInUse)
 	}
