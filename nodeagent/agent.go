@@ -99,6 +99,9 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	if a.volumes, err = openVolumes(config.StateDir, settings); err != nil {
 		return nil, err
 	}
+	if owner, ok := hypervisor.(ownerReader); ok {
+		a.volumes.owner = owner
+	}
 	return a, nil
 }
 

@@ -1490,7 +1490,7 @@ func (x *ListDisksResponse) GetDisks() []*DataDisk {
 
 type DataDisk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// NAMESPACE/NAME/VOLUME, unique on the host.
+	// NAMESPACE/NAME/VOLUME, or NAMESPACE/NAME of a claim; unique on the host.
 	Id             string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Address        string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	Volume         string `protobuf:"bytes,3,opt,name=volume,proto3" json:"volume,omitempty"`
@@ -1500,7 +1500,7 @@ type DataDisk struct {
 	CapacityBytes  int64  `protobuf:"varint,7,opt,name=capacity_bytes,json=capacityBytes,proto3" json:"capacity_bytes,omitempty"`
 	AllocatedBytes int64  `protobuf:"varint,8,opt,name=allocated_bytes,json=allocatedBytes,proto3" json:"allocated_bytes,omitempty"`
 	ModifiedUnix   int64  `protobuf:"varint,9,opt,name=modified_unix,json=modifiedUnix,proto3" json:"modified_unix,omitempty"`
-	// Whether its VM exists.
+	// Whether its VM exists, or any VM that uses the claim.
 	InUse         bool `protobuf:"varint,10,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
