@@ -1,7 +1,6 @@
 package nodeagent
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -9,11 +8,9 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
-	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 )
 
-// TestGuestMountsItsShares has a guest mount a ConfigMap and a claim as file systems, and ask for metrics on its port. The devices
-// are added to the definition here: what is tested is what they are made of.
+// TestGuestMountsItsShares has a guest mount a ConfigMap and a claim as file systems, and ask for metrics on its port.
 func TestGuestMountsItsShares(t *testing.T) {
 	r := newRig(t)
 	object := machineYAML(t, "shares", `
@@ -30,11 +27,7 @@ printf 'GET /metrics/XML\n\n' >$port; (cat $port & sleep 3; kill $!) | grep -A1 
 	devices.DownwardMetrics = &kubevirtv1.DownwardMetrics{}
 	contents := map[string]*api.Content{"conf": keysOf(map[string]string{"app.conf": "proof-of-conf"})}
 	vm := wire(t, object, contents, map[string]*api.Claim{"files": {Namespace: "default", Name: "files"}})
-	r.must(&api.ExecuteRequest{Address: vm.GetAddress(), Define: true, Vm: vm})
-	r.addShares("default_shares")
-	if err := r.agent.hypervisor.SetPower(t.Context(), "default_shares", hypervisor.PowerOn); err != nil {
-		t.Fatal(err)
-	}
+	r.must(&api.ExecuteRequest{Address: vm.GetAddress(), Define: true, Power: "on", Vm: vm})
 	said := r.console("shares", 1)
 	for _, want := range []string{"conf proof-of-conf", "<name>HostName</name>\n    <value>host-1</value>", "<value>qemu-"} {
 		if !strings.Contains(said, want) {
@@ -50,35 +43,5 @@ printf 'GET /metrics/XML\n\n' >$port; (cat $port & sleep 3; kill $!) | grep -A1 
 	r.must(&api.ExecuteRequest{Address: vm.GetAddress(), Define: true, Live: true, Vm: wire(t, object, contents, map[string]*api.Claim{"files": {Namespace: "default", Name: "files"}})})
 	if content, err := os.ReadFile(r.agent.volumes.files.Folder(address("shares"), "conf") + "/app.conf"); err != nil || string(content) != "changed" {
 		t.Errorf("the share holds %q, %v", content, err)
-	}
-}
-
-// addShares adds to a domain what its definition lacks.
-func (r *rig) addShares(name string) {
-	r.t.Helper()
-	files := r.agent.volumes.files
-	share := func(tag, dir string) string {
-		return fmt.Sprintf(`<filesystem type="mount" accessmode="passthrough"><driver type="virtiofs" queue="1024"/><source dir="%s"/><target dir="%s"/></filesystem>`, dir, tag)
-	}
-	added := map[string]string{
-		"<filesystem": share("conf", files.Folder(address("shares"), "conf")) + share("files", files.ClaimFolder("default", "files")),
-		"'org.github.vhostmd.1'": fmt.Sprintf(`<channel type="unix"><source mode="bind" path="%s"/><target type="virtio" name="org.github.vhostmd.1"/></channel>`,
-			files.MetricsSocket(address("shares"))),
-	}
-	domain, err := r.agent.hypervisor.Domain(r.t.Context(), name)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	definition := domain.Config
-	for mark, device := range added {
-		if !strings.Contains(definition, mark) {
-			definition = strings.Replace(definition, "</devices>", device+"</devices>", 1)
-		}
-	}
-	if !strings.Contains(definition, "<memoryBacking") {
-		definition = strings.Replace(definition, "<vcpu", `<memoryBacking><source type="memfd"/><access mode="shared"/></memoryBacking><vcpu`, 1)
-	}
-	if err := r.agent.hypervisor.Define(r.t.Context(), definition); err != nil {
-		r.t.Fatal(err)
 	}
 }
