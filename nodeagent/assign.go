@@ -81,6 +81,19 @@ func (s *hostShare) release(address schemas.Address, now *seen) error {
 	return nil
 }
 
+// giveUp removes what was made on the host for a VM that no longer wants it, unless its guest still has it.
+func (e *execution) giveUp() error {
+	if !e.defined() || e.now.record == nil {
+		return nil
+	}
+	has := e.now.record.Assignment.Devices
+	if e.now.running != nil {
+		has = append(slices.Clone(has), e.now.running.Assignment.Devices...)
+	}
+	dropped := slices.DeleteFunc(slices.Clone(e.before.Devices), func(device domainxml.HostDevice) bool { return slices.Contains(has, device) })
+	return e.agent.hosts.devices.Release(e.address.String(), dropped)
+}
+
 // wantedDevices lists the devices of the host that a VM wants.
 func wantedDevices(m *machine) []hostdevices.Want {
 	var wants []hostdevices.Want
@@ -117,6 +130,7 @@ func (e *execution) assign(ctx context.Context, before *domainxml.Record) (domai
 	if before != nil {
 		had = before.Assignment
 	}
+	e.before = had
 	assignment, err := e.choose(ctx, had)
 	if err != nil {
 		return assignment, err
