@@ -134,10 +134,12 @@ func writable(text string) bool {
 	return utf8.ValidString(text)
 }
 
-// tokensOf returns the elements, attributes and texts of a document, one string each.
+// tokensOf returns the elements, attributes and texts of a document, one string each. What stands between elements is
+// indentation, or else a token of its own.
 func tokensOf(document string) ([]string, error) {
 	decoder := xml.NewDecoder(strings.NewReader(document))
 	var out []string
+	text, leaf := "", false
 	for {
 		token, err := decoder.Token()
 		if errors.Is(err, io.EOF) {
@@ -148,16 +150,22 @@ func tokensOf(document string) ([]string, error) {
 		}
 		switch token := token.(type) {
 		case xml.StartElement:
+			if strings.TrimSpace(text) != "" {
+				out = append(out, text)
+			}
 			out = append(out, "<"+token.Name.Local)
+			leaf, text = true, ""
 			for _, attribute := range token.Attr {
 				out = append(out, attribute.Name.Local+"="+attribute.Value)
 			}
 		case xml.EndElement:
-			out = append(out, "/"+token.Name.Local)
-		case xml.CharData:
-			if text := string(token); strings.TrimSpace(text) != "" {
+			if leaf && text != "" || strings.TrimSpace(text) != "" {
 				out = append(out, text)
 			}
+			out = append(out, "/"+token.Name.Local)
+			leaf, text = false, ""
+		case xml.CharData:
+			text += string(token)
 		default:
 			out = append(out, "something else")
 		}
