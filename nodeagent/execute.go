@@ -37,6 +37,8 @@ type execution struct {
 	machine *machine
 	// fresh says that the volatile disks were made by this step and nobody has written to them yet.
 	fresh bool
+	// before is what the VM had of the host when the step began.
+	before domainxml.Assignment
 }
 
 // Execute carries out one step. It is safe to repeat: each part does nothing when its work is done. A step that was
@@ -77,6 +79,9 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 		a.hosts.settle(e.name) // the record, which has just been read, says from now on what the VM has
 	}
 	if err = cmp.Or(failed, err); err != nil {
+		return "", err
+	}
+	if err := e.giveUp(); err != nil {
 		return "", err
 	}
 	return e.fingerprint(), nil
@@ -156,7 +161,7 @@ func (e *execution) define(ctx context.Context) error {
 	if e.now != nil {
 		before = e.now.record
 	}
-	assignment, err := e.assign(before)
+	assignment, err := e.assign(ctx, before)
 	if err != nil {
 		return err
 	}

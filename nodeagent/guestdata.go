@@ -1,7 +1,9 @@
 package nodeagent
 
 import (
+	"context"
 	"fmt"
+	"os"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	corev1 "k8s.io/api/core/v1"
@@ -55,8 +57,26 @@ func content(m *machine, source kubevirtv1.Volume) (volumeContent, error) {
 	return out, nil
 }
 
+// ownerReader is a hypervisor that knows which user QEMU runs as.
+type ownerReader interface {
+	QEMUOwner(ctx context.Context) (uid, gid int, known bool, err error)
+}
+
+// qemuOwner is the user that QEMU runs as; nil when it is this one, or nobody knows. libvirt hands over the files that it
+// knows of, and not the file of an MSDM table, which it has no element for.
+func (v *volumes) qemuOwner(ctx context.Context) (*diskfile.Owner, error) {
+	if v.owner == nil || os.Geteuid() != 0 {
+		return nil, nil //nolint:nilnil // the file stays with the user of this process
+	}
+	uid, gid, known, err := v.owner.QEMUOwner(ctx)
+	if err != nil || !known {
+		return nil, err
+	}
+	return &diskfile.Owner{UID: uid, GID: gid}, nil
+}
+
 // writeContent writes a volume that is made of files to path.
-func (v *volumes) writeContent(m *machine, source kubevirtv1.Volume, path string) error {
+func (v *volumes) writeContent(ctx context.Context, m *machine, source kubevirtv1.Volume, path string) error {
 	out, err := content(m, source)
 	if err != nil {
 		return err
@@ -68,7 +88,10 @@ func (v *volumes) writeContent(m *machine, source kubevirtv1.Volume, path string
 	case layout.UseFilesystem:
 		err = out.set.WriteFolder(path)
 	case layout.UseTable:
-		_, err = diskfile.WriteSame(path, out.table, nil)
+		var owner *diskfile.Owner
+		if owner, err = v.qemuOwner(ctx); err == nil {
+			_, err = diskfile.WriteSame(path, out.table, owner)
+		}
 	case layout.UseDisk:
 		_, err = diskfile.WriteSame(path, out.image, nil)
 	}

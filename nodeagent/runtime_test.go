@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -123,6 +124,7 @@ func (r *rig) watch(ctx context.Context, synced func()) {
 	if err != nil {
 		return
 	}
+	named := map[string]bool{}
 	for {
 		event, err := stream.Recv()
 		if err != nil {
@@ -131,10 +133,14 @@ func (r *rig) watch(ctx context.Context, synced func()) {
 		r.mu.Lock()
 		switch e := event.GetEvent().(type) {
 		case *api.WatchEvent_Domain:
-			r.domains[e.Domain.GetName()] = e.Domain
+			r.domains[e.Domain.GetName()], named[e.Domain.GetName()] = e.Domain, true
 		case *api.WatchEvent_Gone:
 			delete(r.domains, e.Gone)
 		case *api.WatchEvent_Synced:
+			if e.Synced.GetComplete() {
+				maps.DeleteFunc(r.domains, func(name string, _ *api.Domain) bool { return !named[name] })
+			}
+			clear(named)
 			synced()
 		}
 		r.mu.Unlock()
@@ -227,7 +233,7 @@ func (r *rig) execute(request *api.ExecuteRequest) error {
 					return nil
 				}
 			}
-			return errors.New("the result of the step is never told")
+			return fmt.Errorf("the result of the step is never told: %s, but %v", event.GetFingerprint(), r.domain(name))
 		}
 	}
 }
@@ -400,6 +406,47 @@ func TestUSBDeviceThatMoved(t *testing.T) {
 	}
 	if drift := r.domain("a").GetDrift(); len(drift) > 0 {
 		t.Errorf("drift: %v", drift)
+	}
+}
+
+// TestMediatedDeviceIsGivenBack: what was made for a VM goes when the VM wants it no longer, and not while its guest has it.
+func TestMediatedDeviceIsGivenBack(t *testing.T) {
+	made := uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://gitvirt.io/mdev/VirtualMachine/default/a/vgpu")).String()
+	remove := "sys/bus/mdev/devices/" + made + "/remove"
+	kind := "sys/class/mdev_bus/0000:07:00.0/mdev_supported_types/nvidia-222/"
+	r := newRig(t, map[string]string{
+		kind + "name": "GRID T4-1Q", kind + "available_instances": "1", kind + "create": "",
+		"sys/bus/mdev/devices/" + made + "/mdev_type": "-> ../../../../class/mdev_bus/0000:07:00.0/mdev_supported_types/nvidia-222", remove: "",
+	})
+	removed := func() bool {
+		content, err := os.ReadFile(filepath.Join(r.dir, "host", remove))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(content) > 0
+	}
+	in := vm{
+		name:    "a",
+		devices: map[string]*api.HostDeviceSelector{"vgpu": {Resource: "example.com/vgpu", Mediated: []string{"GRID T4-1Q"}}},
+		change: func(s *kubevirtv1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.GPUs = []kubevirtv1.GPU{{Name: "vgpu", DeviceName: "example.com/vgpu"}}
+		},
+	}
+	r.must(r.request(in, "on"))
+	if config := r.config("a"); !strings.Contains(config, made) {
+		t.Fatalf("a has not the device:\n%s", config)
+	}
+	none := vm{name: "a", change: func(*kubevirtv1.VirtualMachineInstanceSpec) {}}
+	next := r.request(none, "")
+	next.Live = false
+	r.must(next)
+	if removed() {
+		t.Error("the device was taken from a guest that runs")
+	}
+	r.must(r.request(in, ""))
+	r.must(r.request(none, "cycle"))
+	if !removed() {
+		t.Error("the device is left behind")
 	}
 }
 

@@ -53,6 +53,8 @@ type volumes struct {
 	images   *images.Cache
 	imports  *imports.Importer
 	reserved *reservations
+	// owner is asked for the user that QEMU runs as; nil when nobody knows.
+	owner ownerReader
 }
 
 func openVolumes(dir string, s settings) (*volumes, error) {
@@ -176,6 +178,7 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 // fill takes over what was found of a disk.
 func fill(volume *domainxml.Volume, disk disks.Ensured) {
 	volume.Path, volume.Format, volume.Capacity, volume.Block = disk.Path, string(disk.Format), disk.CapacityBytes, disk.Block
+	volume.LogicalBlock, volume.PhysicalBlock = disk.LogicalBlock, disk.PhysicalBlock
 }
 
 // containerDisk fetches the image; its overlay is refresh's.
@@ -238,7 +241,7 @@ func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.
 	case source.DownwardMetrics != nil:
 		return guestmetrics.CreateDisk(volume.Path)
 	case madeOfFiles(source):
-		return v.writeContent(m, source, volume.Path)
+		return v.writeContent(ctx, m, source, volume.Path)
 	default:
 		_, err := v.one(ctx, m, source, nil, func(string) {})
 		return err

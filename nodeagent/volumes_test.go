@@ -111,6 +111,9 @@ spec:
 	}
 	spec := &object.Spec.Template.Spec
 	for _, volume := range spec.Volumes {
+		if volume.Name == "slic" || volume.Name == "msdm" {
+			continue // ACPI tables
+		}
 		spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, kubevirtv1.Disk{
 			Name: volume.Name, Serial: volume.Name, DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{Bus: kubevirtv1.DiskBusVirtio}},
 		})
@@ -176,6 +179,60 @@ func keysOf(values map[string]string) *api.Content {
 	return out
 }
 
+// acpiTable is a table with the header that every table has.
+func acpiTable(signature, content string) string {
+	header := make([]byte, 36)
+	copy(header, signature)
+	header[4], header[8] = byte(len(header)+len(content)), 1
+	copy(header[10:], "GTVIRTPROOF   ")
+	return string(header) + content
+}
+
+// checkPlanned compares where the volumes are with where they are said to be without looking at the host.
+func (r *rig) checkPlanned(object *kubevirtv1.VirtualMachine, vm *api.VM) {
+	r.t.Helper()
+	m, err := readMachine(address(object.Name), vm)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i, source := range object.Spec.Template.Spec.Volumes {
+		planned := r.agent.volumes.files.Volume(m.address, m.spec(), source, m.claim(source.Name))
+		real := r.agent.view.get("default_" + object.Name).record.Volumes[i]
+		if planned.Path != real.Path || planned.Format != real.Format || planned.Backing != real.Backing || planned.Kind != real.Kind {
+			r.t.Errorf("planned %+v, and it is %+v", planned, real)
+		}
+	}
+}
+
+// TestGuestWritesToABlockDevice has a guest use a device of the host by a hostDisk and by a claim.
+func TestGuestWritesToABlockDevice(t *testing.T) {
+	backing := filepath.Join(t.TempDir(), "device.img")
+	if err := os.WriteFile(backing, make([]byte, 4<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", "--find", "--show", backing).CombinedOutput()
+	if err != nil {
+		t.Skipf("this machine has no loop devices: %v: %s", err, out)
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", device).Run() })
+	r := newRig(t)
+	object := machineYAML(t, "block", "printf proof-of-disk | dd of=$(by host) conv=notrunc 2>/dev/null; sync; head -c 13 $(by claim)",
+		"- {name: host, hostDisk: {path: "+device+", type: Disk, shared: true}}\n- {name: claim, persistentVolumeClaim: {claimName: device, readOnly: true}}")
+	share := true
+	for i := range object.Spec.Template.Spec.Domain.Devices.Disks[1:] {
+		object.Spec.Template.Spec.Domain.Devices.Disks[i+1].Shareable = &share
+	}
+	vm := wire(t, object, nil, map[string]*api.Claim{"claim": {Namespace: "default", Name: "device", Path: device, Block: true, Shared: true}})
+	r.must(&api.ExecuteRequest{Address: vm.GetAddress(), Define: true, Power: "on", Vm: vm})
+	if said := r.console("block", 1); !strings.Contains(said, "proof-of-disk") {
+		t.Errorf("the guest did not read what it wrote:\n%s", said)
+	}
+	if domain, err := r.agent.hypervisor.Domain(t.Context(), "default_block"); err != nil || strings.Count(domain.Config, "<disk type='block'") != 2 {
+		t.Errorf("%v:\n%s", err, domain.Config)
+	}
+}
+
 // TestGuestReadsItsVolumes has a guest read and write every kind of volume that is a disk.
 func TestGuestReadsItsVolumes(t *testing.T) {
 	r := newRig(t)
@@ -190,7 +247,7 @@ func TestGuestReadsItsVolumes(t *testing.T) {
 	server := httptest.NewServer(http.FileServer(http.Dir(filepath.Dir(golden))))
 	defer server.Close()
 	object := machineYAML(t, "all", `
-show conf; show sec; show drive; show api; show answers
+ls /sys/firmware/acpi/tables; tail -c 16 /sys/firmware/acpi/tables/MSDM; show conf; show sec; show drive; show api; show answers
 dd if=$(by dv) bs=16 count=1 2>/dev/null
 dd if=$(by copy) bs=16 count=1 2>/dev/null
 echo "data $(head -c 13 $(by data))"; printf proof-of-data | dd of=$(by data) conv=notrunc 2>/dev/null
@@ -208,21 +265,27 @@ sleep 7; dd if=$(by metrics) bs=16 skip=1 2>/dev/null | tr -d '\0' | grep -A1 -E
 - {name: api, downwardAPI: {fields: [{path: meta/labels, fieldRef: {fieldPath: metadata.labels}}]}}
 - {name: answers, sysprep: {secret: {name: s}}}
 - {name: metrics, downwardMetrics: {}}
+- {name: slic, secret: {secretName: licence}}
+- {name: msdm, secret: {secretName: licence}}
 `)
+	object.Spec.Template.Spec.Domain.Firmware.ACPI = &kubevirtv1.ACPI{SlicNameRef: "slic", MsdmNameRef: "msdm"}
 	object.Spec.Template.Spec.Domain.Devices.Disks[1].Tag = "database"
 	claim := func(name string, size int64, source string) *api.Claim {
 		return &api.Claim{Namespace: "default", Name: name, CapacityBytes: size, Source: []byte(source)}
 	}
 	vm := wire(t, object, map[string]*api.Content{
 		"conf": keysOf(map[string]string{"app.conf": "proof-of-conf"}), "sec": keysOf(map[string]string{"token": "proof-of-secret"}),
+		"slic": keysOf(map[string]string{"slic.bin": acpiTable("SLIC", "licence")}), "msdm": keysOf(map[string]string{"msdm.bin": acpiTable("MSDM", "proof-of-licence")}),
 		"answers": keysOf(map[string]string{"unattend.xml": "<proof-of-answers/>"}),
 	}, map[string]*api.Claim{
 		"data": claim("data", 8<<20, ""), "dv": claim("dv", 8<<20, `{"http":{"url":"`+server.URL+`/golden.qcow2"}}`),
 		"copy": claim("copy", 0, `{"pvc":{"namespace":"default","name":"dv"}}`), "eph": claim("base", 4<<20, ""),
 	})
 	r.must(&api.ExecuteRequest{Address: vm.GetAddress(), Define: true, Power: "on", Vm: vm})
+	r.checkPlanned(object, vm)
 	said := r.console("all", 1)
 	for _, want := range []string{
+		"SLIC", "proof-of-licence",
 		"conf app.conf proof-of-conf", "sec token proof-of-secret", "drive openstack/latest/user_data proof-of-drive",
 		`"devices":[{"type":"disk","bus":"pci","address":"0000:`, `"serial":"data","tags":["database"]}`, `api meta/labels app="proof"`,
 		"answers unattend.xml <proof-of-answers/>", "<name>HostName</name>\n    <value>host-1</value>", "<name>ResourceMemoryLimit</name>\n    <value>98304</value>",

@@ -91,9 +91,16 @@ func (c *checker) dataSource(out *claimSource, path []any, spec *cdiv1.DataVolum
 		name string
 		set  bool
 	}{
-		{"blank", source.Blank != nil}, {"http", source.HTTP != nil}, {"pvc", source.PVC != nil}, {"registry", source.Registry != nil},
-		{"s3", source.S3 != nil}, {"gcs", source.GCS != nil}, {"imageio", source.Imageio != nil}, {"vddk", source.VDDK != nil},
-		{"snapshot", source.Snapshot != nil}, {"upload", source.Upload != nil},
+		{"blank", source.Blank != nil},
+		{"http", source.HTTP != nil},
+		{"pvc", source.PVC != nil},
+		{"registry", source.Registry != nil},
+		{"s3", source.S3 != nil},
+		{"gcs", source.GCS != nil},
+		{"imageio", source.Imageio != nil},
+		{"vddk", source.VDDK != nil},
+		{"snapshot", source.Snapshot != nil},
+		{"upload", source.Upload != nil},
 	} {
 		if one.set {
 			given = append(given, one.name)

@@ -193,9 +193,11 @@ spec:
 // TestExpandAcrossFiles: a changed instancetype changes its machines; one that is the same object is not looked at again.
 func TestExpandAcrossFiles(t *testing.T) {
 	machine := schemas.Parse("vm.yaml", []byte(typed("web")))
-	types := schemas.Parse("types.yaml", []byte(instancetypes))
-	larger := schemas.Parse("types.yaml", []byte(strings.Replace(instancetypes, "guest: 2}", "guest: 4}", 1)))
-	first := schemas.Assemble([]*schemas.File{machine, types})
+	size, settings, _ := strings.Cut(instancetypes, "---\n")
+	types := schemas.Parse("types.yaml", []byte(size))
+	preferences := schemas.Parse("preferences.yaml", []byte(settings))
+	larger := schemas.Parse("types.yaml", []byte(strings.Replace(size, "guest: 2}", "guest: 4}", 1)))
+	first := schemas.Assemble([]*schemas.File{machine, types, preferences})
 	if len(first.VMs) != 1 || len(first.Diagnostics) > 0 {
 		t.Fatal(first.Diagnostics)
 	}
@@ -203,17 +205,17 @@ func TestExpandAcrossFiles(t *testing.T) {
 	if spec.Domain.CPU.Cores != 2 || spec.Domain.Memory.Guest.String() != "1Gi" || spec.Domain.Devices.Disks[0].Disk.Bus != kubevirtv1.DiskBusVirtio {
 		t.Errorf("%+v", spec.Domain)
 	}
-	if again := schemas.Assemble([]*schemas.File{machine, types}); again.VMs[0] != first.VMs[0] {
+	if again := schemas.Assemble([]*schemas.File{machine, types, preferences}); again.VMs[0] != first.VMs[0] {
 		t.Error("expanded a second time")
 	}
-	other := schemas.Assemble([]*schemas.File{machine, larger})
+	other := schemas.Assemble([]*schemas.File{machine, larger, preferences})
 	if other.VMs[0].Spec().Domain.CPU.Cores != 4 || other.VMs[0].Hash == first.VMs[0].Hash {
 		t.Errorf("%+v", other.VMs[0].Spec().Domain.CPU)
 	}
 	if read, err := schemas.ReadRecord(other.VMs[0].Record, false); err != nil || read.Object.Spec.Template.Spec.Domain.CPU.Cores != 4 {
 		t.Errorf("the record has the spec before it was expanded: %s, %v", other.VMs[0].Record, err)
 	}
-	if gone := schemas.Assemble([]*schemas.File{machine}, schemas.AllowMissing()); len(gone.VMs) != 0 || len(gone.Broken) != 1 {
+	if gone := schemas.Assemble([]*schemas.File{machine, preferences}, schemas.AllowMissing()); len(gone.VMs) != 0 || len(gone.Broken) != 1 {
 		t.Errorf("without its instancetype: %v", gone.Diagnostics)
 	}
 }
@@ -263,6 +265,9 @@ spec:
 		}
 		if claim := vm.Claims["data"]; claim.Name != fmt.Sprintf("data-%d", i) || claim.Capacity != 1<<30 || claim.Source.Blank == nil {
 			t.Errorf("%s has %+v", vm.Address, claim)
+		}
+		if got := vm.Object.Spec.DataVolumeTemplates[0].Name; got != fmt.Sprintf("data-%d", i) {
+			t.Errorf("%s has the template %s", vm.Address, got)
 		}
 		if got, want := vm.Contents["seed"]["userdata"], fmt.Sprintf("u%d", i); got != want {
 			t.Errorf("%s has user data %q", vm.Address, got)

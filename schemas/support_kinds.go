@@ -107,11 +107,21 @@ func mirrored(field, mirror string) []Support {
 func instancetypeSupport() []Support {
 	rows := []Support{carried("spec")}
 	for _, pair := range [][2]string{
-		{"nodeSelector", "nodeSelector"}, {"schedulerName", "schedulerName"}, {"domain.devices.gpus", "gpus"}, {"domain.devices.hostDevices", "hostDevices"},
-		{"domain.ioThreadsPolicy", "ioThreadsPolicy"}, {"domain.ioThreads", "ioThreads"}, {"domain.launchSecurity", "launchSecurity"},
-		{"domain.cpu.model", "cpu.model"}, {"domain.cpu.dedicatedCpuPlacement", "cpu.dedicatedCPUPlacement"}, {"domain.cpu.numa", "cpu.numa"},
-		{"domain.cpu.isolateEmulatorThread", "cpu.isolateEmulatorThread"}, {"domain.cpu.realtime", "cpu.realtime"},
-		{"domain.cpu.maxSockets", "cpu.maxSockets"}, {"domain.memory.hugepages", "memory.hugepages"}, {"domain.memory.maxGuest", "memory.maxGuest"},
+		{"nodeSelector", "nodeSelector"},
+		{"schedulerName", "schedulerName"},
+		{"domain.devices.gpus", "gpus"},
+		{"domain.devices.hostDevices", "hostDevices"},
+		{"domain.ioThreadsPolicy", "ioThreadsPolicy"},
+		{"domain.ioThreads", "ioThreads"},
+		{"domain.launchSecurity", "launchSecurity"},
+		{"domain.cpu.model", "cpu.model"},
+		{"domain.cpu.dedicatedCpuPlacement", "cpu.dedicatedCPUPlacement"},
+		{"domain.cpu.numa", "cpu.numa"},
+		{"domain.cpu.isolateEmulatorThread", "cpu.isolateEmulatorThread"},
+		{"domain.cpu.realtime", "cpu.realtime"},
+		{"domain.cpu.maxSockets", "cpu.maxSockets"},
+		{"domain.memory.hugepages", "memory.hugepages"},
+		{"domain.memory.maxGuest", "memory.maxGuest"},
 	} {
 		rows = append(rows, mirrored(pair[0], "spec."+pair[1])...)
 	}
@@ -121,12 +131,18 @@ func instancetypeSupport() []Support {
 func preferenceSupport() []Support {
 	rows := []Support{carried("spec"), kept("spec.volumes", "a host has one place for images")}
 	for _, pair := range [][2]string{
-		{"domain.clock.timer", "clock.preferredTimer"}, {"domain.devices.gpus.virtualGPUOptions", "devices.preferredVirtualGPUOptions"},
-		{"domain.devices.disks.blockSize", "devices.preferredDiskBlockSize"}, {"domain.devices.rng", "devices.preferredRng"},
-		{"domain.devices.tpm", "devices.preferredTPM"}, {"domain.devices.panicDevices", "devices.preferredPanicDeviceModel"},
-		{"domain.features.apic", "features.preferredApic"}, {"domain.features.hyperv", "features.preferredHyperv"},
-		{"domain.features.kvm", "features.preferredKvm"}, {"domain.features.pvspinlock", "features.preferredPvspinlock"},
-		{"domain.features.smm", "features.preferredSmm"}, {"domain.firmware.bootloader.efi", "firmware.preferredEfi"},
+		{"domain.clock.timer", "clock.preferredTimer"},
+		{"domain.devices.gpus.virtualGPUOptions", "devices.preferredVirtualGPUOptions"},
+		{"domain.devices.disks.blockSize", "devices.preferredDiskBlockSize"},
+		{"domain.devices.rng", "devices.preferredRng"},
+		{"domain.devices.tpm", "devices.preferredTPM"},
+		{"domain.devices.panicDevices", "devices.preferredPanicDeviceModel"},
+		{"domain.features.apic", "features.preferredApic"},
+		{"domain.features.hyperv", "features.preferredHyperv"},
+		{"domain.features.kvm", "features.preferredKvm"},
+		{"domain.features.pvspinlock", "features.preferredPvspinlock"},
+		{"domain.features.smm", "features.preferredSmm"},
+		{"domain.firmware.bootloader.efi", "firmware.preferredEfi"},
 		{"domain.launchSecurity", "preferredLaunchSecurity"},
 	} {
 		rows = append(rows, mirrored(pair[0], "spec."+pair[1])...)

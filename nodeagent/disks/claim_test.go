@@ -1,6 +1,7 @@
 package disks
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,13 @@ func data(capacity int64) Claim { return Claim{Namespace: "default", Name: "data
 func TestClaimIsFilledOnceAndKept(t *testing.T) {
 	store := newStore(t, Options{})
 	want := data(mib + 1)
-	want.Origin, want.Fill = "https://example.com/disk.img", filledWith("first")
+	want.Origin, want.Fill = "https://example.com/disk.img", func(ctx context.Context, dir string) (string, error) {
+		// Whatever kills the process now, the next one knows that nothing was lost.
+		if record, _, err := store.readClaim(data(0)); err != nil || !record.Filling || record.Origin == "" {
+			t.Errorf("the record says %+v, %v", record, err)
+		}
+		return filledWith("first")(ctx, dir)
+	}
 	made, err := store.EnsureClaim(t.Context(), want)
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +261,10 @@ func TestClaimFolder(t *testing.T) {
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v; want a folder that nobody passes through", info, err)
 	}
-	write(t, path+"/report", make([]byte, 64*kib))
+	write(t, path+"/deep/er/report", bytes.Repeat([]byte{1}, int(64*kib)))
+	if err := errors.Join(os.Symlink("/usr", path+"/link"), os.Symlink("..", path+"/up")); err != nil {
+		t.Fatal(err)
+	}
 	if again, err := store.EnsureClaimFolder(t.Context(), want); err != nil || again != path {
 		t.Errorf("EnsureClaimFolder() = %q, %v", again, err)
 	}
@@ -262,7 +272,7 @@ func TestClaimFolder(t *testing.T) {
 		t.Errorf("EnsureClaim() = %v, want ErrForbidden: it is a folder", err)
 	}
 	disks, err := store.List(t.Context())
-	if err != nil || len(disks) != 1 || disks[0].AllocatedBytes < 64*kib || disks[0].Path != path {
+	if err != nil || len(disks) != 1 || disks[0].AllocatedBytes < 64*kib || disks[0].AllocatedBytes > 128*kib || disks[0].Path != path {
 		t.Errorf("List() = %+v, %v", disks, err)
 	}
 	if _, err := store.Delete(t.Context(), "default/files"); err != nil {

@@ -22,51 +22,78 @@ const devices = "/dev"
 // isDevicePath reports whether a path names a device rather than a file.
 func isDevicePath(path string) bool { return path != devices && below(devices, path) }
 
-// openDevice checks a block device and returns its size. Its path may be a link, since those under /dev/disk are the names that
+// blockDevice is what is known of a block device, in bytes.
+type blockDevice struct {
+	size                        int64
+	logicalBlock, physicalBlock uint
+}
+
+// ensured is the device as a disk.
+func (d blockDevice) ensured(path string) Ensured {
+	return Ensured{
+		Path: path, Format: diskfile.Raw, CapacityBytes: d.size, Block: true, LogicalBlock: d.logicalBlock, PhysicalBlock: d.physicalBlock,
+	}
+}
+
+// openDevice checks a block device and measures it. Its path may be a link, since those under /dev/disk are the names that
 // outlast a reboot; it must not lead out of /dev.
-func (s *Store) openDevice(path string, shared bool) (size int64, err error) {
+func (s *Store) openDevice(path string, shared bool) (device blockDevice, err error) {
 	if err := s.checkRoots(path); err != nil {
-		return 0, err
+		return device, err
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("there is no device %s: %w", path, ErrMissing)
+		return device, fmt.Errorf("there is no device %s: %w", path, ErrMissing)
 	}
 	if err != nil {
-		return 0, err
+		return device, err
 	}
 	if !isDevicePath(real) {
-		return 0, fmt.Errorf("%s leads to %s, out of %s: %w", path, real, devices, ErrForbidden)
+		return device, fmt.Errorf("%s leads to %s, out of %s: %w", path, real, devices, ErrForbidden)
 	}
 	info, err := os.Lstat(real)
 	if err != nil {
-		return 0, err
+		return device, err
 	}
 	if info.Mode().Type() != fs.ModeDevice {
-		return 0, fmt.Errorf("%s is not a block device: %w", path, ErrForbidden)
+		return device, fmt.Errorf("%s is not a block device: %w", path, ErrForbidden)
 	}
 	flags := os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	if !shared {
 		flags |= os.O_EXCL // refused while the host has mounted it, or made a part of something else of it
 	}
-	file, err := os.OpenFile(real, flags, 0) //nolint:gosec // a device that was looked at
+	file, err := os.OpenFile(real, flags, 0)
 	if errors.Is(err, unix.EBUSY) {
-		return 0, fmt.Errorf("%s is in use by the host (mounted, or part of a volume group or RAID); unmount it first: %w", path, ErrInUse)
+		return device, fmt.Errorf("%s is in use by the host (mounted, or part of a volume group or RAID); unmount it first: %w", path, ErrInUse)
 	}
 	if err != nil {
-		return 0, err
+		return device, err
 	}
-	size, err = file.Seek(0, io.SeekEnd)
+	device, err = measure(file)
 	if err := errors.Join(err, file.Close()); err != nil {
-		return 0, fmt.Errorf("reading the size of %s: %w", path, err)
+		return device, fmt.Errorf("reading the size of %s: %w", path, err)
 	}
-	if size == 0 {
-		return 0, fmt.Errorf("%s holds no medium: %w", path, ErrMissing)
+	if device.size == 0 {
+		return device, fmt.Errorf("%s holds no medium: %w", path, ErrMissing)
 	}
 	if shared {
-		return size, nil
+		return device, nil
 	}
-	return size, diskfile.CheckUnused(real)
+	return device, diskfile.CheckUnused(real)
+}
+
+// measure reads the sizes of an open block device; those of its blocks stay 0 where they are not known.
+func measure(file *os.File) (device blockDevice, err error) {
+	if device.size, err = file.Seek(0, io.SeekEnd); err != nil {
+		return device, err
+	}
+	if logical, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKSSZGET); err == nil && logical > 0 {
+		device.logicalBlock = uint(logical)
+	}
+	if physical, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKPBSZGET); err == nil && physical > 0 {
+		device.physicalBlock = uint(physical)
+	}
+	return device, nil
 }
 
 // checkRoots refuses a path outside the directories that the operator allows, by name.
@@ -80,7 +107,7 @@ func (s *Store) checkRoots(path string) error {
 
 // ensureHostDevice is ensureHostDisk for a block device. The record makes it listed, and is no more than that: a device is raw.
 func (s *Store) ensureHostDevice(v volume, want HostDisk) (Ensured, error) {
-	size, err := s.openDevice(want.Path, want.Shared)
+	device, err := s.openDevice(want.Path, want.Shared)
 	if err != nil {
 		return Ensured{}, err
 	}
@@ -94,11 +121,11 @@ func (s *Store) ensureHostDevice(v volume, want HostDisk) (Ensured, error) {
 		}
 		recorded = false
 	}
-	if !recorded || record.CapacityBytes != size {
+	if !recorded || record.CapacityBytes != device.size {
 		if !recorded {
 			record = Record{Address: v.owner, Volume: v.name, Kind: KindHostDisk, Path: want.Path, Format: diskfile.Raw, Block: true, Created: s.opts.Now().UTC()}
 		}
-		record.CapacityBytes = size
+		record.CapacityBytes = device.size
 		if err := s.MakeData(v.owner); err != nil {
 			return Ensured{}, err
 		}
@@ -106,7 +133,7 @@ func (s *Store) ensureHostDevice(v volume, want HostDisk) (Ensured, error) {
 			return Ensured{}, err
 		}
 	}
-	return Ensured{Path: want.Path, Format: diskfile.Raw, CapacityBytes: size, Block: true}, nil
+	return device.ensured(want.Path), nil
 }
 
 // ensureClaimPath finds the disk of a claim whose PersistentVolume names a place on the host: a block device, a file, or
@@ -122,8 +149,8 @@ func (s *Store) ensureClaimPath(ctx context.Context, want Claim) (Ensured, error
 	}
 	defer release()
 	if want.Block || isDevicePath(want.Path) {
-		size, err := s.openDevice(want.Path, want.Shared)
-		return Ensured{Path: want.Path, Format: diskfile.Raw, CapacityBytes: size, Block: true}, err
+		device, err := s.openDevice(want.Path, want.Shared)
+		return device.ensured(want.Path), err
 	}
 	disk := HostDisk{Path: want.Path, Capacity: want.Capacity, Shared: want.Shared}
 	if info, err := os.Lstat(want.Path); err == nil && info.IsDir() {

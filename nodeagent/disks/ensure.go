@@ -25,8 +25,9 @@ type Ensured struct {
 	Created bool
 	// Grown says that this call made the disk larger.
 	Grown bool
-	// Block says that Path is a block device.
-	Block bool
+	// Block says that Path is a block device; LogicalBlock and PhysicalBlock are the sizes of its blocks in bytes, 0 when unknown.
+	Block                       bool
+	LogicalBlock, PhysicalBlock uint
 }
 
 // EnsureEmptyDisk returns the emptyDisk of a volume, a sparse qcow2 image of capacity bytes, and makes it the first time.

@@ -86,30 +86,6 @@ func (d *Disk) stat(ctx context.Context) error {
 // blockSize is that of st_blocks, whatever the file system's.
 const blockSize = 512
 
-// allocated is what a folder takes on the host. A file that vanishes meanwhile takes nothing.
-func allocated(ctx context.Context, dir string) (int64, error) {
-	var total int64
-	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		var info unix.Stat_t
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, fs.ErrNotExist):
-			return nil
-		case err != nil:
-			return err
-		}
-		if unix.Lstat(path, &info) == nil {
-			total += info.Blocks * blockSize
-		}
-		return nil
-	})
-	if err != nil {
-		return total, fmt.Errorf("looking at %s: %w", dir, err)
-	}
-	return total, nil
-}
-
 // records reads every record, by ID, and makes one up for a disk whose record was not written before a crash. On an error
 // the records that could be read are returned, too.
 func (s *Store) records() (map[string]Record, error) {

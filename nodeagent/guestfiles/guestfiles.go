@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/cloudinit"
@@ -62,7 +63,7 @@ func Of(m Machine, source kubevirtv1.Volume) (Set, error) {
 	case source.DownwardAPI != nil:
 		return m.downwardAPI(source.DownwardAPI)
 	case source.ServiceAccount != nil:
-		return Set{}, errors.New("serviceAccount: a host has no Kubernetes API and no token for it; put what the guest needs into a secret volume")
+		return m.serviceAccount(source.Name)
 	}
 	return Set{}, errors.New("this kind of volume is not made of files")
 }
@@ -85,6 +86,20 @@ func (m Machine) keys(volume, what, label string, optional *bool) (Set, error) {
 		out.Files = append(out.Files, isofs.File{Name: key, Data: content[key]})
 	}
 	return out, nil
+}
+
+// serviceAccount has the file that a host can fill in, the namespace. There is no API server here that a token would be for; a
+// token and its authority appear when the content brings them.
+func (m Machine) serviceAccount(volume string) (Set, error) {
+	optional := true
+	out, err := m.keys(volume, "token of the service account", "", &optional)
+	for _, file := range out.Files {
+		if file.Name == corev1.ServiceAccountNamespaceKey {
+			return out, err
+		}
+	}
+	out.Files = append(out.Files, isofs.File{Name: corev1.ServiceAccountNamespaceKey, Data: []byte(m.Address.Namespace)})
+	return out, err
 }
 
 // sysprep needs one of the names that Windows Setup looks for.

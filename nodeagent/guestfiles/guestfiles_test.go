@@ -62,6 +62,8 @@ func TestOf(t *testing.T) {
 		{"a label of its own", "configMap: {name: c, volumeLabel: OEMDRV}", contents{"v": {"ks.cfg": []byte("text")}}, "OEMDRV", map[string]string{"ks.cfg": "text"}},
 		{"an optional Secret that is not there", "secret: {secretName: s, optional: true}", nil, "cfgdata", map[string]string{}},
 		{"a Secret without keys", "secret: {secretName: s}", contents{"v": {}}, "cfgdata", map[string]string{}},
+		{"a service account has no token on a host", "serviceAccount: {serviceAccountName: a}", nil, "cfgdata", map[string]string{"namespace": "default"}},
+		{"a service account with a token", "serviceAccount: {serviceAccountName: a}", contents{"v": {"token": []byte("t")}}, "cfgdata", map[string]string{"namespace": "default", "token": "t"}},
 		{"sysprep", "sysprep: {configMap: {name: c}}", contents{"v": {"Unattend.xml": []byte("<x/>")}}, "unattendCD", map[string]string{"Unattend.xml": "<x/>"}},
 		{"cloud-init", "cloudInitNoCloud: {userDataBase64: I2Nsb3VkLWNvbmZpZw==, networkData: net}", nil, "cidata", map[string]string{
 			"user-data": "#cloud-config", "network-config": "net", "meta-data": `{"instance-id":"web-1.default","local-hostname":"web-1"}`,
@@ -120,7 +122,6 @@ func TestOfRefuses(t *testing.T) {
 		{"a field that is unknown", "downwardAPI: {fields: [{path: x, fieldRef: {fieldPath: spec.nodeName}}]}", nil, "spec.nodeName"},
 		{"a resource that is unknown", "downwardAPI: {fields: [{path: x, resourceFieldRef: {resource: limits.nvidia.com/gpu}}]}", nil, "limits.nvidia.com/gpu"},
 		{"answers without their file", "sysprep: {secret: {name: s}}", contents{"v": {"other.xml": []byte("proof")}}, "neither a key autounattend.xml"},
-		{"a service account", "serviceAccount: {serviceAccountName: a}", nil, "no Kubernetes API"},
 		{"what is not base64", "cloudInitNoCloud: {userDataBase64: '%proof'}", nil, "userDataBase64"},
 	}
 	for _, test := range tests {
@@ -173,8 +174,10 @@ func TestTaggedDevices(t *testing.T) {
 	m, source := machine(t, "cloudInitConfigDrive: {userData: x}", nil)
 	devices := &m.spec().Domain.Devices
 	devices.Interfaces = []kubevirtv1.Interface{{Name: "red"}, {Name: "blue", Tag: "net1", MacAddress: "02-00-00-00-00-01"}}
-	devices.Disks = []kubevirtv1.Disk{{Name: "data", Tag: "db", Serial: "D1", DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{Bus: "virtio"}}},
-		{Name: "cd", Tag: "setup", DiskDevice: kubevirtv1.DiskDevice{CDRom: &kubevirtv1.CDRomTarget{Bus: "scsi"}}}}
+	devices.Disks = []kubevirtv1.Disk{
+		{Name: "data", Tag: "db", Serial: "D1", DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{Bus: "virtio"}}},
+		{Name: "cd", Tag: "setup", DiskDevice: kubevirtv1.DiskDevice{CDRom: &kubevirtv1.CDRomTarget{Bus: "scsi"}}},
+	}
 	devices.HostDevices = []kubevirtv1.HostDevice{{Name: "card", Tag: "fast"}}
 	for _, test := range []struct{ reason, definition, want string }{
 		{"before there is a definition", "", `"devices":[{"type":"nic","bus":"pci","mac":"02:00:00:00:00:01","tags":["net1"]},` +

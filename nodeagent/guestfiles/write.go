@@ -42,13 +42,13 @@ func (s Set) WriteFolder(dir string) error {
 	if err := os.MkdirAll(private, privateMode); err != nil {
 		return diskfile.ExplainNoSpace(err, filepath.Dir(private), dir, 0)
 	}
-	if err := os.Chmod(private, privateMode); err != nil { //nolint:gosec // a folder has to be passed through by its owner
+	if err := os.Chmod(private, privateMode); err != nil {
 		return err
 	}
 	if info, err := os.Lstat(dir); err == nil && !info.IsDir() {
 		return fmt.Errorf("%s is not a folder; remove it", dir)
 	}
-	err := os.MkdirAll(dir, sharedMode) //nolint:gosec // the folder above it is private
+	err := os.MkdirAll(dir, sharedMode)
 	if err != nil {
 		return diskfile.ExplainNoSpace(err, private, dir, 0)
 	}

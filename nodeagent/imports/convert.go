@@ -20,7 +20,7 @@ import (
 
 // finish turns what was downloaded to a file of size bytes into a raw image.
 func (i *Importer) finish(ctx context.Context, path string, size int64, dir string, request Request) (string, error) {
-	file, err := os.Open(path) //nolint:gosec // a name of our own
+	file, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +48,7 @@ func (i *Importer) toRaw(ctx context.Context, path string, format diskfile.Forma
 	if format == diskfile.QCOW2 {
 		return i.convert(ctx, path, virtual, dir, progress)
 	}
-	from, err := os.Open(path) //nolint:gosec // a file of the image cache
+	from, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
@@ -130,7 +130,7 @@ const copyChunk = 32 << 20
 // copyInto copies an image of size bytes with its holes. A file system that can share blocks between files copies none.
 func copyInto(ctx context.Context, from *os.File, size int64, dir string, progress func(done, total int64)) (path string, err error) {
 	path = filepath.Join(dir, "disk")
-	to, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // a name of our own
+	to, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", diskfile.ExplainNoSpace(err, dir, path, size)
 	}

@@ -75,7 +75,7 @@ func (d *download) run(ctx context.Context, dir string) (path string, size int64
 var errStalled = errors.New("transfer stalled")
 
 func (d *download) attempt(ctx context.Context, path string) (size int64, err error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600) //nolint:gosec // a name of our own
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return 0, diskfile.ExplainNoSpace(err, filepath.Dir(path), path, 0)
 	}

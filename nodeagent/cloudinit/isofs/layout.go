@@ -172,10 +172,12 @@ func (l *layout) directoryBytes(d int, joliet bool) []byte {
 }
 
 func (l *layout) entryRecord(e entry, joliet bool) []byte {
-	name, use, start, size := e.name, directoryAttributes(), 0, 0
+	var use []byte
+	var start, size int
+	name := e.name
 	if e.isDirectory {
 		at := l.directories[e.number].extent(joliet)
-		start, size = at.start, at.sectors*sectorSize
+		use, start, size = directoryAttributes(), at.start, at.sectors*sectorSize
 	} else {
 		use, start, size = fileAttributes(), l.files[e.number].start, len(l.files[e.number].Data)
 		name += ";1"

@@ -34,7 +34,7 @@ func holds(path string, content []byte) (bool, error) {
 	if !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 || info.Size() != int64(len(content)) {
 		return false, nil
 	}
-	present, err := os.ReadFile(path) //nolint:gosec // the caller's path
+	present, err := os.ReadFile(path)
 	if err != nil {
 		return false, fmt.Errorf("looking at a file: %w", err)
 	}
