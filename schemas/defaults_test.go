@@ -17,7 +17,6 @@ func TestDefaultsByArchitecture(t *testing.T) {
     devices:
       disks: [{name: a}, {name: b, cdrom: {}}, {name: c, lun: {}}, {name: d}]
       inputs: [{name: tablet, type: tablet}]
-      panicDevices: [{}]
   volumes:
   - {name: a, emptyDisk: {capacity: 1Gi}}
   - {name: b, containerDisk: {image: b}}
@@ -25,17 +24,17 @@ func TestDefaultsByArchitecture(t *testing.T) {
   - {name: d, downwardMetrics: {}}
 `
 	type defaults struct {
-		Machine, Memory, Model, Panic string
-		Disk, CDRom, LUN, Metrics     kubevirtv1.DiskBus
-		Input                         kubevirtv1.InputBus
-		EFI, ACPI                     bool
+		Machine, Memory, Model    string
+		Disk, CDRom, LUN, Metrics kubevirtv1.DiskBus
+		Input                     kubevirtv1.InputBus
+		EFI, ACPI                 bool
 	}
 	for _, test := range []struct {
 		architecture, pages string
 		want                defaults
 	}{
-		{"", "2Mi", defaults{Machine: "q35", Memory: "2Mi", Panic: "isa", Disk: "sata", CDRom: "sata", LUN: "scsi", Metrics: "virtio", Input: "usb", ACPI: true}},
-		{"arm64", "32Mi", defaults{Machine: "virt", Memory: "32Mi", Panic: "pvpanic", Disk: "virtio", CDRom: "scsi", LUN: "scsi", Metrics: "virtio", Input: "usb", Model: "host-passthrough", EFI: true, ACPI: true}},
+		{"", "2Mi", defaults{Machine: "q35", Memory: "2Mi", Disk: "sata", CDRom: "sata", LUN: "scsi", Metrics: "virtio", Input: "usb", ACPI: true}},
+		{"arm64", "32Mi", defaults{Machine: "virt", Memory: "32Mi", Disk: "virtio", CDRom: "scsi", LUN: "scsi", Metrics: "virtio", Input: "usb", Model: "host-passthrough", EFI: true, ACPI: true}},
 		{"s390x", "1Mi", defaults{Machine: "s390-ccw-virtio", Memory: "1Mi", Disk: "virtio", CDRom: "scsi", LUN: "scsi", Metrics: "virtio", Input: "virtio"}},
 	} {
 		head := "  domain:"
@@ -49,9 +48,6 @@ func TestDefaultsByArchitecture(t *testing.T) {
 			Disk: spec.Domain.Devices.Disks[0].Disk.Bus, CDRom: spec.Domain.Devices.Disks[1].CDRom.Bus,
 			LUN: spec.Domain.Devices.Disks[2].LUN.Bus, Metrics: spec.Domain.Devices.Disks[3].Disk.Bus,
 			Input: spec.Domain.Devices.Inputs[0].Bus, EFI: spec.Domain.Firmware.Bootloader != nil, ACPI: *spec.Domain.Features.ACPI.Enabled,
-		}
-		if model := spec.Domain.Devices.PanicDevices[0].Model; model != nil {
-			got.Panic = string(*model)
 		}
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", test.architecture, diff)
