@@ -53,6 +53,7 @@ type Agent struct {
 	records    *records
 	view       *view
 	locks      *locks
+	reader     *domainxml.Reader
 	clock      probes.Clock
 	hosts      *hostShare
 	secrets    *credentialFiles
@@ -84,7 +85,8 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	}
 	a := &Agent{
 		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(), clock: config.Clock,
-		view: newView("the agent has not read the host yet"),
+		reader: domainxml.NewReader(),
+		view:   newView("the agent has not read the host yet"),
 	}
 	settings := settings{}
 	for _, option := range options {

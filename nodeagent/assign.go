@@ -2,7 +2,9 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -106,7 +108,7 @@ func wantedDevices(m *machine) []hostdevices.Want {
 }
 
 // assign checks that the host can run the VM and chooses what only this VM may have, before anything is changed.
-func (e *execution) assign(before *domainxml.Record) (domainxml.Assignment, error) {
+func (e *execution) assign(ctx context.Context, before *domainxml.Record) (domainxml.Assignment, error) {
 	hosts := e.agent.hosts
 	if err := hosts.capabilities.Check(e.machine.spec()); err != nil {
 		return domainxml.Assignment{}, err
@@ -115,7 +117,7 @@ func (e *execution) assign(before *domainxml.Record) (domainxml.Assignment, erro
 	if before != nil {
 		had = before.Assignment
 	}
-	assignment, err := e.choose(had)
+	assignment, err := e.choose(ctx, had)
 	if err != nil {
 		return assignment, err
 	}
@@ -125,17 +127,41 @@ func (e *execution) assign(before *domainxml.Record) (domainxml.Assignment, erro
 	return assignment, err
 }
 
-// choose returns the VM's devices and CPUs: those that it has, where they still fit.
-func (e *execution) choose(had domainxml.Assignment) (domainxml.Assignment, error) {
-	var out domainxml.Assignment
+// choose returns the VM's devices and CPUs: those that it has, where they still fit. A host that has none left is asked
+// once more what is really taken: what is known may be older than the end of a VM.
+func (e *execution) choose(ctx context.Context, had domainxml.Assignment) (domainxml.Assignment, error) {
 	hosts, spec := e.agent.hosts, e.machine.spec()
 	wants := wantedDevices(e.machine)
-	dedicated := spec.Domain.CPU != nil && spec.Domain.CPU.DedicatedCPUPlacement
-	if len(wants) == 0 && !dedicated {
-		return out, nil
+	if len(wants) == 0 && !dedicated(spec) {
+		return domainxml.Assignment{}, nil
 	}
 	hosts.mu.Lock()
 	defer hosts.mu.Unlock()
+	out, err := e.tryToChoose(wants, had)
+	if errors.Is(err, hostdevices.ErrUnavailable) || errors.Is(err, cpus.ErrTooFew) {
+		busy, readErr := e.agent.readHolders(ctx, e.name)
+		if readErr != nil {
+			return out, readErr
+		}
+		out, err = e.tryToChoose(wants, had)
+		if err != nil && busy != "" {
+			// Not for good: a step of another VM, which may give something back, is on its way.
+			return out, fmt.Errorf("%s; waiting for %s", err.Error(), busy)
+		}
+	}
+	if err == nil {
+		hosts.pending[e.name] = out
+	}
+	return out, err
+}
+
+func dedicated(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
+	return spec.Domain.CPU != nil && spec.Domain.CPU.DedicatedCPUPlacement
+}
+
+// tryToChoose chooses by what is known. hosts.mu is held.
+func (e *execution) tryToChoose(wants []hostdevices.Want, had domainxml.Assignment) (out domainxml.Assignment, err error) {
+	hosts, spec := e.agent.hosts, e.machine.spec()
 	others, known := e.agent.others(e.name)
 	if !known {
 		return out, fmt.Errorf("choosing devices and CPUs of the host: %w: what other VMs have cannot be read", hypervisor.ErrUnavailable)
@@ -148,24 +174,50 @@ func (e *execution) choose(had domainxml.Assignment) (domainxml.Assignment, erro
 			placements = append(placements, other.CPUs)
 		}
 	}
-	var err error
-	if out.Devices, err = hosts.devices.Choose(e.address.String(), wants, had.Devices, devices); err != nil {
+	if out.Devices, err = hosts.devices.Choose(e.address.String(), wants, had.Devices, devices); err != nil || !dedicated(spec) {
 		return out, err
 	}
-	if dedicated {
-		host, err := cpus.Read(hosts.root, hosts.reservedCPUs)
-		if err != nil {
-			return out, err
-		}
-		want := cpus.Want{Emulator: spec.Domain.CPU.IsolateEmulatorThread}
-		want.VCPUs, want.Threads = domainxml.GuestCPUs(spec)
-		want.NUMA = spec.Domain.CPU.NUMA != nil && spec.Domain.CPU.NUMA.GuestMappingPassthrough != nil
-		if out.CPUs, err = host.Place(want, had.CPUs, placements); err != nil {
-			return out, err
+	host, err := cpus.Read(hosts.root, hosts.reservedCPUs)
+	if err != nil {
+		return out, err
+	}
+	want := cpus.Want{Emulator: spec.Domain.CPU.IsolateEmulatorThread}
+	want.VCPUs, want.Threads = domainxml.GuestCPUs(spec)
+	want.NUMA = spec.Domain.CPU.NUMA != nil && spec.Domain.CPU.NUMA.GuestMappingPassthrough != nil
+	out.CPUs, err = host.Place(want, had.CPUs, placements)
+	return out, err
+}
+
+// readHolders reads every VM but one that has something of the host for itself. busy names one that a step is working on.
+// hosts.mu is held.
+func (a *Agent) readHolders(ctx context.Context, except string) (busy string, err error) {
+	holders := map[string]bool{}
+	for name := range a.hosts.pending {
+		holders[name] = true
+	}
+	all, _ := a.view.all()
+	for _, now := range all {
+		for _, record := range []*domainxml.Record{now.record, now.running} {
+			if record != nil && (record.Assignment.CPUs != nil || len(record.Assignment.Devices) > 0) {
+				holders[domainxml.DomainName(record.Address)] = true
+			}
 		}
 	}
-	hosts.pending[e.name] = out
-	return out, nil
+	delete(holders, except)
+	for _, name := range slices.Sorted(maps.Keys(holders)) {
+		unlock, idle := a.locks.try(name)
+		if !idle {
+			busy = name
+			continue
+		}
+		_, err := a.refresh(ctx, name)
+		unlock()
+		if err != nil {
+			return busy, err
+		}
+		delete(a.hosts.pending, name) // nobody is about to write what was chosen for it
+	}
+	return busy, nil
 }
 
 // others returns what all VMs but one have, those that are off or gone from the host for a while included; false while
@@ -223,7 +275,7 @@ func (e *execution) ready(ctx context.Context, record *domainxml.Record) error {
 	if err := e.agent.hosts.capabilities.Check(e.machine.spec()); err != nil {
 		return err
 	}
-	assignment, err := e.choose(record.Assignment)
+	assignment, err := e.choose(ctx, record.Assignment)
 	if err != nil {
 		return err
 	}

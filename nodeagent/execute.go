@@ -156,7 +156,7 @@ func (e *execution) define(ctx context.Context) error {
 	if e.now != nil {
 		before = e.now.record
 	}
-	assignment, err := e.assign(before)
+	assignment, err := e.assign(ctx, before)
 	if err != nil {
 		return err
 	}

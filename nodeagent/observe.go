@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -56,6 +55,8 @@ type seen struct {
 	record  *domainxml.Record
 	running *domainxml.Record
 	problem string
+	// conclusions are what was found by reading the XML itself.
+	conclusions
 	// message is what watchers get: a *api.Domain or a *api.Foreign.
 	message proto.Message
 }
@@ -115,15 +116,11 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 			Volume: volume.Name, Kind: volume.Kind, Path: volume.Path, CapacityBytes: volume.Capacity, Keep: keeps(volume.Kind),
 		})
 	}
-	if domain.Config != "" {
-		if before != nil && before.record != nil && before.domain.config == read.config {
-			if old, ok := before.message.(*api.Domain); ok {
-				message.Drift = old.GetDrift()
-			}
-		} else if message.Drift, err = a.drift(record, domain.Config); err != nil {
-			now.problem = err.Error()
-			message.Problem = now.problem
-		}
+	now.conclusions = a.conclude(record, domain, read.live, before)
+	message.Drift, message.Unread = now.changes, now.unread()
+	if now.failure != "" {
+		now.problem = now.failure
+		message.Problem = now.problem
 	}
 	now.message = message
 	return now
@@ -143,45 +140,6 @@ func (a *Agent) damaged(now *seen, err error) *seen {
 		Problem: now.problem, Fingerprint: hex.EncodeToString(now.domain.config[:]),
 	}
 	return now
-}
-
-// drift compares the persistent definition with what its own record renders to.
-func (a *Agent) drift(record *domainxml.Record, config string) ([]*api.Change, error) {
-	object, _, err := schemas.ParseRecord(record.Spec, true)
-	if err != nil {
-		return nil, fmt.Errorf("reading the record: %w", err)
-	}
-	host := a.host(record.Address, &object.Spec.Template.Spec)
-	host.Assignment = record.Assignment
-	rendered, err := domainxml.Render(domainxml.Machine{
-		Address: record.Address, Spec: &object.Spec.Template.Spec, Host: host, Volumes: record.Volumes,
-	})
-	if err != nil {
-		return nil, err
-	}
-	differences, err := domainxml.Compare(rendered, config)
-	if err != nil {
-		return nil, err
-	}
-	var changes []*api.Change
-	for _, difference := range differences {
-		changes = append(changes, &api.Change{
-			Path: difference.Path, Before: jsonValue(difference.Want), After: jsonValue(difference.Have),
-		})
-	}
-	return changes, nil
-}
-
-// jsonValue encodes a fact; the empty one means that it is not there.
-func jsonValue(fact string) []byte {
-	if fact == "" {
-		return nil
-	}
-	encoded, err := json.Marshal(fact)
-	if err != nil {
-		return nil // a string always has a JSON form
-	}
-	return encoded
 }
 
 // missing tells of a domain that was applied here and is gone without gitvirt having removed it.

@@ -123,6 +123,7 @@ func (r *rig) watch(ctx context.Context, synced func()) {
 	if err != nil {
 		return
 	}
+	named := map[string]bool{}
 	for {
 		event, err := stream.Recv()
 		if err != nil {
@@ -131,10 +132,14 @@ func (r *rig) watch(ctx context.Context, synced func()) {
 		r.mu.Lock()
 		switch e := event.GetEvent().(type) {
 		case *api.WatchEvent_Domain:
-			r.domains[e.Domain.GetName()] = e.Domain
+			r.domains[e.Domain.GetName()], named[e.Domain.GetName()] = e.Domain, true
 		case *api.WatchEvent_Gone:
 			delete(r.domains, e.Gone)
 		case *api.WatchEvent_Synced:
+			if e.Synced.GetComplete() {
+				maps.DeleteFunc(r.domains, func(name string, _ *api.Domain) bool { return !named[name] })
+			}
+			clear(named)
 			synced()
 		}
 		r.mu.Unlock()
@@ -227,7 +232,7 @@ func (r *rig) execute(request *api.ExecuteRequest) error {
 					return nil
 				}
 			}
-			return errors.New("the result of the step is never told")
+			return fmt.Errorf("the result of the step is never told: %s, but %v", event.GetFingerprint(), r.domain(name))
 		}
 	}
 }

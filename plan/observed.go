@@ -80,6 +80,8 @@ type Domain struct {
 	Fingerprint string `json:"fingerprint"`
 	// Problem says why the domain's record could not be understood; such a domain is left alone.
 	Problem string `json:"problem,omitempty"`
+	// Unread are the paths of what its domain XML holds and the agent does not know.
+	Unread []string `json:"unread,omitempty"`
 }
 
 // Disk is one disk of a domain.

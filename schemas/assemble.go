@@ -144,22 +144,23 @@ func (a *assembly) gatherObjects(files []*File) {
 	for _, f := range files {
 		for _, o := range f.objects {
 			a.see(o.address)
-			k := o.address
-			first, taken := a.objects[k]
-			if !taken && isClaim(k.Kind) {
-				first, taken = a.objects[otherClaim(k)]
+			same := a.objects[o.address]
+			if same == nil || o.position.compare(same.position) < 0 {
+				a.objects[o.address] = o
 			}
-			if taken {
+			first := same
+			if first == nil && isClaim(o.address.Kind) {
+				first = a.objects[otherClaim(o.address)]
+			}
+			if first != nil {
+				k := o.address
 				k.Kind = sameClaim(k.Kind)
 				if len(twice[k]) == 0 {
 					twice[k] = []*object{first}
 				}
 				twice[k] = append(twice[k], o)
 			}
-			if have := a.objects[o.address]; have == nil || o.position.compare(have.position) < 0 {
-				a.objects[o.address] = o
-			}
-			if volume, ok := o.value.(*volumeSource); ok && volume.name != "" && !taken {
+			if volume, ok := o.value.(*volumeSource); ok && volume.name != "" && first == nil {
 				claim := Address{Kind: KindPersistentVolumeClaim, Namespace: volume.namespace, Name: volume.name}
 				bound[claim] = append(bound[claim], o)
 			}

@@ -55,7 +55,9 @@ func (c *checker) checkNodeTerm(term *corev1.NodeSelectorTerm, in func(...any) [
 		if field.Key != "metadata.name" {
 			c.fail(in("matchFields", i, "key"), quoteValue(field.Key)+" is not a field of nodes that can be compared", "use metadata.name")
 		}
-		oneOf(c, func() []any { return in("matchFields", i, "operator") }, field.Operator, "In", "NotIn")
+		if field.Operator != corev1.NodeSelectorOpIn && field.Operator != corev1.NodeSelectorOpNotIn {
+			c.fail(in("matchFields", i, "operator"), quoteValue(string(field.Operator))+" does not compare a field of nodes", "use In or NotIn")
+		}
 		if len(field.Values) != 1 {
 			c.fail(in("matchFields", i, "values"), fmt.Sprintf("%d values", len(field.Values)), "list exactly one")
 		}

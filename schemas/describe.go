@@ -129,11 +129,11 @@ type fieldPlace struct {
 }
 
 func rootPlace(kind *DescribedKind) fieldPlace {
-	status := SupportCarried
-	if _, decided := supportTrees()[kind.Name]; decided { // as the decoder has it
-		status = SupportUndecided
+	node, status := supportTrees()[kind.Name], SupportUndecided
+	if node == nil { // as the decoder has it
+		node, status = supportTrees()[""], SupportCarried
 	}
-	return fieldPlace{kind: kind, info: infoOf(kind.typ), node: supportRoots()[kind.Name], status: status}
+	return fieldPlace{kind: kind, info: infoOf(kind.typ), node: node, status: status}
 }
 
 // support is what the decoder does with the field: what the table leaves open is refused, unless it decides about

@@ -4,7 +4,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -30,44 +29,40 @@ type DescribedKind struct {
 
 // DescribedKinds lists the kinds, those that people write most first.
 func DescribedKinds() []DescribedKind {
-	kubevirt := []string{APIVersionKubeVirt, "kubevirt.io/v1alpha3"}
-	instancetypes := []string{"instancetype.kubevirt.io/v1beta1", "instancetype.kubevirt.io/v1alpha2", "instancetype.kubevirt.io/v1alpha1"}
-	core := []string{APIVersionCore}
-	return []DescribedKind{
-		{Name: KindVirtualMachine, Versions: kubevirt, ShortNames: names("vm", "vms"), typ: reflect.TypeFor[kubevirtv1.VirtualMachine](), machine: "spec.template.spec"},
-		{Name: KindVirtualMachineInstance, Versions: kubevirt, ShortNames: names("vmi", "vmis"), typ: reflect.TypeFor[kubevirtv1.VirtualMachineInstance](), machine: "spec"},
+	list := []DescribedKind{
+		{Name: KindVirtualMachine, ShortNames: names("vm", "vms"), typ: reflect.TypeFor[kubevirtv1.VirtualMachine](), machine: "spec.template.spec"},
+		{Name: KindVirtualMachineInstance, ShortNames: names("vmi", "vmis"), typ: reflect.TypeFor[kubevirtv1.VirtualMachineInstance](), machine: "spec"},
 		{
-			Name: "VirtualMachineInstanceReplicaSet", Versions: kubevirt, ShortNames: names("vmirs", "vmirss", "replicaset"),
+			Name: KindReplicaSet, ShortNames: names("vmirs", "vmirss", "replicaset"),
 			typ: reflect.TypeFor[kubevirtv1.VirtualMachineInstanceReplicaSet](), machine: "spec.template.spec",
 		},
 		{
-			Name: "VirtualMachinePool", Versions: []string{"pool.kubevirt.io/v1beta1", "pool.kubevirt.io/v1alpha1"},
-			ShortNames: names("vmpool", "vmpools", "pool"), typ: reflect.TypeFor[poolv1.VirtualMachinePool](),
+			Name: KindPool, ShortNames: names("vmpool", "vmpools", "pool"), typ: reflect.TypeFor[poolv1.VirtualMachinePool](),
 			machine: "spec.virtualMachineTemplate.spec.template.spec", template: "spec.virtualMachineTemplate",
 		},
+		{Name: KindInstancetype, ShortNames: names("vminstancetype", "vmf", "instancetype"), typ: reflect.TypeFor[instancetypev1.VirtualMachineInstancetype]()},
 		{
-			Name: "VirtualMachineInstancetype", Versions: instancetypes, ShortNames: names("vminstancetype", "vmf", "instancetype"),
-			typ: reflect.TypeFor[instancetypev1.VirtualMachineInstancetype](),
-		},
-		{
-			Name: "VirtualMachineClusterInstancetype", Versions: instancetypes, ShortNames: names("vmclusterinstancetype", "vmcf", "clusterinstancetype"),
+			Name: KindClusterInstancetype, ShortNames: names("vmclusterinstancetype", "vmcf", "clusterinstancetype"),
 			typ: reflect.TypeFor[instancetypev1.VirtualMachineClusterInstancetype](),
 		},
+		{Name: KindPreference, ShortNames: names("vmpref", "vmp", "preference"), typ: reflect.TypeFor[instancetypev1.VirtualMachinePreference]()},
 		{
-			Name: "VirtualMachinePreference", Versions: instancetypes, ShortNames: names("vmpref", "vmp", "preference"),
-			typ: reflect.TypeFor[instancetypev1.VirtualMachinePreference](),
-		},
-		{
-			Name: "VirtualMachineClusterPreference", Versions: instancetypes, ShortNames: names("vmclusterpref", "vmcp", "clusterpreference"),
+			Name: KindClusterPreference, ShortNames: names("vmclusterpref", "vmcp", "clusterpreference"),
 			typ: reflect.TypeFor[instancetypev1.VirtualMachineClusterPreference](),
 		},
-		{Name: "DataVolume", Versions: []string{"cdi.kubevirt.io/v1beta1"}, ShortNames: names("dv", "dvs"), typ: reflect.TypeFor[cdiv1.DataVolume]()},
-		{Name: "PersistentVolumeClaim", Versions: core, ShortNames: names("pvc", "pvcs"), typ: reflect.TypeFor[corev1.PersistentVolumeClaim]()},
-		{Name: KindSecret, Versions: core, typ: reflect.TypeFor[corev1.Secret]()},
-		{Name: "ConfigMap", Versions: core, ShortNames: names("cm"), typ: reflect.TypeFor[corev1.ConfigMap]()},
-		{Name: "Service", Versions: core, ShortNames: names("svc"), typ: reflect.TypeFor[corev1.Service]()},
-		{Name: KindFleet, Versions: []string{APIVersionFleet}, typ: reflect.TypeFor[fleetManifest]()},
+		{Name: KindDataVolume, ShortNames: names("dv", "dvs"), typ: reflect.TypeFor[cdiv1.DataVolume]()},
+		{Name: KindPersistentVolumeClaim, ShortNames: names("pvc", "pvcs"), typ: reflect.TypeFor[corev1.PersistentVolumeClaim]()},
+		{Name: KindPersistentVolume, ShortNames: names("pv", "pvs"), typ: reflect.TypeFor[corev1.PersistentVolume]()},
+		{Name: KindSecret, typ: reflect.TypeFor[corev1.Secret]()},
+		{Name: KindConfigMap, ShortNames: names("cm"), typ: reflect.TypeFor[corev1.ConfigMap]()},
+		{Name: KindService, ShortNames: names("svc"), typ: reflect.TypeFor[corev1.Service]()},
+		{Name: KindNetwork, ShortNames: names("nad", "net-attach-def"), typ: reflect.TypeFor[networkManifest]()},
+		{Name: KindFleet, typ: reflect.TypeFor[fleetManifest]()},
 	}
+	for i := range list {
+		list[i].Versions = accepts(list[i].Name)
+	}
+	return list
 }
 
 func names(s ...string) []string { return s }
@@ -85,27 +80,3 @@ func kindNamed(name string) (kind DescribedKind, near string, ok bool) {
 	}
 	return DescribedKind{}, closest(lower, known), false
 }
-
-// supportRoots are the support trees of the described kinds, those of [supportTrees] and, for kinds that have none of
-// their own there, what their templates hold. Built at first use and never changed.
-var supportRoots = sync.OnceValue(func() map[string]*supportNode {
-	roots := map[string]*supportNode{}
-	trees := supportTrees()
-	for _, kind := range DescribedKinds() {
-		if tree, ok := trees[kind.Name]; ok {
-			roots[kind.Name] = tree
-			continue
-		}
-		root := &supportNode{}
-		root.add(objectSupport(), "")
-		root.add([]Support{carried("spec")}, "")
-		if kind.template != "" {
-			root.add(VMSupport(), kind.template+".")
-		}
-		if kind.machine != "" {
-			root.add(VMISupport(), kind.machine+".")
-		}
-		roots[kind.Name] = root
-	}
-	return roots
-})

@@ -53,6 +53,10 @@ func TestDescribeSuggests(t *testing.T) {
 		{"vm.spec.runStrategy.always", `vm.spec.runStrategy has no field "always": it is a string`},
 		{"vm.metadata.labels.app", "nothing is below it but the keys that you choose"},
 		{"", "unknown kind"},
+		{".", "unknown kind"},
+		{"vm.[0]", `has no field ""`},
+		{"vm.spec.", `has no field ""`},
+		{strings.Repeat("vm.", 1<<16), `has no field "vm"`},
 		{"vm..spec", `has no field ""`},
 	} {
 		if _, err := Describe(test.path, false); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -129,48 +133,56 @@ func TestRulesNameRealFields(t *testing.T) {
 	}
 }
 
-// TestRulesAgreeWithTheChecks holds the table of values and defaults against Parse: each value is taken where it may
-// be written, another one is not, and what is filled in is the default that people are told.
+// TestRulesAgreeWithTheChecks holds the table of values and defaults against Parse, for every kind: each value is taken
+// where it may be written, another one is not, and what is filled in is the default that people are told.
 func TestRulesAgreeWithTheChecks(t *testing.T) {
-	kind, _, _ := kindNamed("vm")
-	root := rootPlace(&kind)
 	checked := 0
-	var visit func(p fieldPlace)
-	visit = func(p fieldPlace) {
-		if status := p.support(); status == SupportIgnored || status == SupportRefused {
-			return
-		}
-		rule := p.rule()
-		if len(rule.values) > 0 {
-			checked++
-			for _, value := range rule.values {
-				for _, d := range mistakesAt(p.path, value) {
-					if strings.Contains(d.Message, "not one of") || strings.Contains(d.Message, "not carried out") {
-						t.Errorf("%s: %s is in the table and refused: %s", p.path, value, d.Message)
+	for _, kind := range DescribedKinds() {
+		var visit func(p fieldPlace)
+		visit = func(p fieldPlace) {
+			if status := p.support(); status == SupportIgnored || status == SupportRefused {
+				return
+			}
+			rule := p.rule()
+			if len(rule.values) > 0 {
+				checked++
+				for _, value := range rule.values {
+					for _, d := range mistakesAt(&kind, p.path, value) {
+						if strings.Contains(d.Message, "not one of") || strings.Contains(d.Message, "not carried out") {
+							t.Errorf("%s %s: %s is in the table and refused: %s", kind.Name, p.path, value, d.Message)
+						}
+					}
+				}
+				elsewhere := rule.unchecked || strings.HasSuffix(kind.Name, "Preference") // checked in the machines that use it
+				if !elsewhere && len(mistakesAt(&kind, p.path, "nonsense")) == 0 {
+					t.Errorf("%s %s: a value that is not in the table is taken", kind.Name, p.path)
+				}
+			}
+			if shape := structBelow(p.info).shape; len(rule.values) == 0 && shape == shapeString {
+				for _, d := range mistakesAt(&kind, p.path, "nonsense") {
+					if strings.Contains(d.Message, "is not one of") {
+						t.Errorf("%s %s: the table has no values, and one is refused: %s", kind.Name, p.path, d.Message)
 					}
 				}
 			}
-			if len(mistakesAt(p.path, "nonsense")) == 0 && !rule.unchecked {
-				t.Errorf("%s: a value that is not in the table is taken", p.path)
+			if value, ok := filledIn(&kind, p.path); ok && value != "" && rule.fallback != "" && fmt.Sprint(value) != rule.fallback {
+				t.Errorf("%s: %v is filled in, the table says %s", p.path, value, rule.fallback)
+			}
+			for _, child := range p.children() {
+				visit(child)
 			}
 		}
-		if value, ok := filledIn(p.path); ok && value != "" && rule.fallback != "" && fmt.Sprint(value) != rule.fallback {
-			t.Errorf("%s: %v is filled in, the table says %s", p.path, value, rule.fallback)
-		}
-		for _, child := range p.children() {
-			visit(child)
-		}
+		visit(rootPlace(&kind))
 	}
-	visit(root)
-	if checked < 20 {
+	if checked < 100 {
 		t.Errorf("only %d fields have values", checked)
 	}
 }
 
-// mistakesAt returns what Parse says about the field at path of a machine that has this value there.
-func mistakesAt(path string, value any) Diagnostics {
+// mistakesAt returns what Parse says about the field at path of an object that has this value there.
+func mistakesAt(kind *DescribedKind, path string, value any) Diagnostics {
 	var out Diagnostics
-	for _, d := range Parse("vm.json", machineWith(path, value)).Diagnostics {
+	for _, d := range Parse("object.json", objectWith(kind, path, value)).Diagnostics {
 		if indices.ReplaceAllString(d.Path, "") == path && d.Severity == SeverityError {
 			out = append(out, d)
 		}
@@ -181,8 +193,11 @@ func mistakesAt(path string, value any) Diagnostics {
 var indices = regexp.MustCompile(`\[\d+\]`)
 
 // filledIn returns what stands at path after a machine was read that has all above the field but not the field.
-func filledIn(path string) (any, bool) {
-	file := Parse("vm.json", machineWith(path, nil))
+func filledIn(kind *DescribedKind, path string) (any, bool) {
+	if kind.Name != KindVirtualMachine {
+		return nil, false
+	}
+	file := Parse("vm.json", objectWith(kind, path, nil))
 	if len(file.VMs) != 1 {
 		return nil, false
 	}
@@ -207,24 +222,33 @@ func filledIn(path string) (any, bool) {
 	return at, true
 }
 
-// machineWith is the manifest of a small machine with a value at path, or with all above path when value is nil. What
-// the value's neighbours have to have is filled in.
-func machineWith(path string, value any) []byte {
-	kind, _, _ := kindNamed("vm")
-	p := rootPlace(&kind)
-	root := map[string]any{
-		"apiVersion": APIVersionKubeVirt, "kind": KindVirtualMachine, "metadata": map[string]any{"name": "web-1"},
-		"spec": map[string]any{"runStrategy": "Halted", "template": map[string]any{"spec": map[string]any{
-			"domain": map[string]any{
-				"memory": map[string]any{"guest": "64Mi"},
-				"devices": map[string]any{
-					"disks":      []any{map[string]any{"name": "x"}},
-					"interfaces": []any{map[string]any{"name": "x"}},
-				},
+// objectWith is the manifest of a small object with a value at path, or with all above path when value is nil. What the
+// value's neighbours in a machine have to have is filled in.
+func objectWith(kind *DescribedKind, path string, value any) []byte {
+	p := rootPlace(kind)
+	root := map[string]any{"apiVersion": kind.Versions[0], "kind": kind.Name, "metadata": map[string]any{"name": "web-1"}}
+	machine := map[string]any{
+		"domain": map[string]any{
+			"memory": map[string]any{"guest": "64Mi"},
+			"devices": map[string]any{
+				"disks":      []any{map[string]any{"name": "x"}},
+				"interfaces": []any{map[string]any{"name": "x"}},
 			},
-			"volumes":  []any{map[string]any{"name": "x"}},
-			"networks": []any{map[string]any{"name": "x"}},
-		}}},
+		},
+		"volumes":  []any{map[string]any{"name": "x"}},
+		"networks": []any{map[string]any{"name": "x"}},
+	}
+	if kind.machine != "" {
+		below := root
+		parts := strings.Split(kind.machine, ".")
+		for _, part := range parts[:len(parts)-1] {
+			next := map[string]any{}
+			below[part], below = next, next
+		}
+		below[parts[len(parts)-1]] = machine
+	}
+	if kind.Name == KindVirtualMachine {
+		root["spec"].(map[string]any)["runStrategy"] = "Halted"
 	}
 	at := root
 	parts := strings.Split(path, ".")
@@ -250,7 +274,9 @@ func machineWith(path string, value any) []byte {
 			at = at[part].(map[string]any)
 		}
 	}
-	complete(root)
+	if kind.machine != "" {
+		complete(machine)
+	}
 	text, err := json.Marshal(root)
 	if err != nil {
 		panic(err) // only strings and maps
@@ -259,8 +285,7 @@ func machineWith(path string, value any) []byte {
 }
 
 // complete gives the disk, the volume, the interface and the network what they are, unless the value is part of it.
-func complete(root map[string]any) {
-	spec := root["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+func complete(spec map[string]any) {
 	devices := spec["domain"].(map[string]any)["devices"].(map[string]any)
 	fill := func(list any, but []string, name string, value any) {
 		entry := list.([]any)[0].(map[string]any)

@@ -25,7 +25,9 @@ type fieldRule struct {
 	wanted string
 	// least is the smallest number, when it is not that of the type.
 	least int
-	// unchecked rows are for Pods: the values are Kubernetes's, and gitvirt carries them along as they are.
+	// anyCase says that the values are taken in any case, which a schema cannot say.
+	anyCase bool
+	// unchecked rows have values that Parse does not hold anybody to.
 	unchecked bool
 	// required and optional overrule what the Go type says by its tag.
 	required, optional bool
@@ -46,7 +48,11 @@ func (p *fieldPlace) rule() fieldRule {
 	if p.field == nil {
 		return fieldRule{}
 	}
-	return fieldRules()[fieldKey{p.owner, p.field.name}]
+	rule := fieldRules()[fieldKey{p.owner, p.field.name}]
+	if strings.HasSuffix(p.path, ".matchFields.operator") { // fewer than the same struct takes for matchExpressions
+		rule.values = []string{"In", "NotIn"}
+	}
+	return rule
 }
 
 // oneFrom is a row with values that are written with spaces between them.
@@ -57,6 +63,11 @@ func oneFrom(values, fallback string) fieldRule {
 // uncheckedFrom is a row with values that Parse does not hold anybody to: only Kubernetes looks at them, or another check does.
 func uncheckedFrom(values string) fieldRule {
 	return fieldRule{values: strings.Fields(values), unchecked: true}
+}
+
+// inAnyCase is a row with kinds, the default first.
+func inAnyCase(kinds ...string) fieldRule {
+	return fieldRule{values: kinds, fallback: kinds[0], anyCase: true}
 }
 
 func by(fallback string) fieldRule { return fieldRule{fallback: fallback} }
@@ -85,7 +96,7 @@ func machineRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.VirtualMachineSpec]("running"):     {doc: "The older way to say it: true is runStrategy Always, false is Halted. It excludes runStrategy."},
 		of[kubevirtv1.VirtualMachineSpec]("template"):    {required: true},
 
-		of[kubevirtv1.VirtualMachineInstanceSpec]("architecture"):                  oneFrom("amd64", "amd64"),
+		of[kubevirtv1.VirtualMachineInstanceSpec]("architecture"):                  oneFrom("amd64 arm64 s390x", "amd64"),
 		of[kubevirtv1.VirtualMachineInstanceSpec]("evictionStrategy"):              oneFrom("None LiveMigrate LiveMigrateIfPossible External", ""),
 		of[kubevirtv1.VirtualMachineInstanceSpec]("startStrategy"):                 oneFrom("Paused", ""),
 		of[kubevirtv1.VirtualMachineInstanceSpec]("terminationGracePeriodSeconds"): by("30"),
@@ -96,6 +107,7 @@ func machineRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.CPU]("threads"):       {fallback: "1", least: 1},
 		of[kubevirtv1.CPUFeature]("policy"): oneFrom("force require optional disable forbid", "require"),
 
+		of[kubevirtv1.ReservedOverhead]("memLock"):   oneFrom("NotRequired Required", ""),
 		of[kubevirtv1.DomainSpec]("ioThreadsPolicy"): oneFrom("shared auto supplementalPool", ""),
 		of[kubevirtv1.DomainSpec]("rebootPolicy"):    oneFrom("Reboot Terminate", "Reboot"),
 		of[kubevirtv1.Machine]("type"):               {fallback: "q35", optional: true},
@@ -130,12 +142,12 @@ func deviceRules() map[fieldKey]fieldRule {
 
 		of[kubevirtv1.DiskTarget]("bus"):           oneFrom("virtio scsi sata usb", "sata"),
 		of[kubevirtv1.DiskTarget]("pciAddress"):    pciAddress,
-		of[kubevirtv1.LunTarget]("bus"):            oneFrom("virtio scsi sata", "sata"),
+		of[kubevirtv1.LunTarget]("bus"):            oneFrom("virtio scsi", "scsi"),
 		of[kubevirtv1.CDRomTarget]("bus"):          oneFrom("scsi sata usb", "sata"),
 		of[kubevirtv1.CDRomTarget]("tray"):         oneFrom("open closed", "closed"),
 		of[kubevirtv1.CDRomTarget]("readonly"):     on,
 		of[kubevirtv1.Disk]("cache"):               oneFrom("none writethrough writeback", ""),
-		of[kubevirtv1.Disk]("io"):                  oneFrom("native threads default", ""),
+		of[kubevirtv1.Disk]("io"):                  oneFrom("native threads", ""),
 		of[kubevirtv1.Disk]("errorPolicy"):         oneFrom("stop ignore report enospace", "stop"),
 		of[kubevirtv1.Disk]("bootOrder"):           {least: 1},
 		of[kubevirtv1.Interface]("bootOrder"):      {least: 1},
@@ -143,6 +155,9 @@ func deviceRules() map[fieldKey]fieldRule {
 		of[kubevirtv1.Interface]("pciAddress"):     pciAddress,
 		of[kubevirtv1.Interface]("model"):          oneFrom("virtio e1000 e1000e igb ne2k_pci pcnet rtl8139", "virtio"),
 		of[kubevirtv1.Interface]("state"):          oneFrom("up down absent", "up"),
+		of[kubevirtv1.PortRange]("protocol"):       {values: []string{"TCP", "UDP"}, required: true},
+		of[kubevirtv1.VideoDevice]("type"):         oneFrom("vga cirrus virtio ramfb bochs", ""),
+		of[kubevirtv1.Diag288Watchdog]("action"):   oneFrom("poweroff reset shutdown", ""),
 		of[kubevirtv1.Port]("protocol"):            oneFrom("TCP UDP", "TCP"),
 		of[kubevirtv1.Input]("bus"):                oneFrom("virtio usb", "usb"),
 		of[kubevirtv1.Input]("type"):               {values: []string{"tablet", "keyboard"}, required: true},
@@ -160,19 +175,20 @@ func deviceRules() map[fieldKey]fieldRule {
 func podRules() map[fieldKey]fieldRule {
 	operators := "In NotIn Exists DoesNotExist"
 	return map[fieldKey]fieldRule{
-		of[kubevirtv1.VirtualMachineInstanceSpec]("dnsPolicy"): uncheckedFrom("ClusterFirst ClusterFirstWithHostNet Default None"),
+		of[kubevirtv1.VirtualMachineInstanceSpec]("dnsPolicy"): oneFrom("ClusterFirst ClusterFirstWithHostNet Default None", ""),
 
-		of[corev1.Toleration]("operator"):                         uncheckedFrom("Exists Equal Lt Gt"),
-		of[corev1.Toleration]("effect"):                           uncheckedFrom("NoSchedule PreferNoSchedule NoExecute"),
-		of[corev1.TopologySpreadConstraint]("whenUnsatisfiable"):  {values: []string{"DoNotSchedule", "ScheduleAnyway"}, required: true, unchecked: true},
-		of[corev1.TopologySpreadConstraint]("nodeAffinityPolicy"): uncheckedFrom("Ignore Honor"),
-		of[corev1.TopologySpreadConstraint]("nodeTaintsPolicy"):   uncheckedFrom("Ignore Honor"),
+		of[corev1.Toleration]("operator"):                         oneFrom("Exists Equal Lt Gt", ""),
+		of[corev1.Toleration]("effect"):                           oneFrom("NoSchedule PreferNoSchedule NoExecute", ""),
+		of[corev1.TopologySpreadConstraint]("whenUnsatisfiable"):  {values: []string{"DoNotSchedule", "ScheduleAnyway"}, required: true},
+		of[corev1.TopologySpreadConstraint]("nodeAffinityPolicy"): oneFrom("Ignore Honor", ""),
+		of[corev1.TopologySpreadConstraint]("nodeTaintsPolicy"):   oneFrom("Ignore Honor", ""),
 		of[corev1.NodeSelectorRequirement]("operator"):            {values: strings.Fields(operators + " Gt Lt"), required: true, unchecked: true},
 		of[metav1.LabelSelectorRequirement]("operator"):           {values: strings.Fields(operators), required: true, unchecked: true},
-		of[corev1.HTTPGetAction]("scheme"):                        uncheckedFrom("HTTP HTTPS"),
+		of[corev1.HTTPGetAction]("scheme"):                        oneFrom("HTTP HTTPS", ""),
 
-		of[corev1.PersistentVolumeClaimSpec]("accessModes"): uncheckedFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod"),
-		of[corev1.PersistentVolumeClaimSpec]("volumeMode"):  uncheckedFrom("Filesystem Block"),
+		of[corev1.PersistentVolumeClaimSpec]("accessModes"): oneFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod", ""),
+		of[corev1.PersistentVolumeClaimSpec]("volumeMode"):  oneFrom("Filesystem Block", ""),
+		of[corev1.HostPathVolumeSource]("type"):             oneFrom("DirectoryOrCreate Directory FileOrCreate File Socket CharDevice BlockDevice", ""),
 		of[corev1.ServiceSpec]("type"):                      uncheckedFrom("ClusterIP NodePort LoadBalancer ExternalName"),
 		of[corev1.ServicePort]("protocol"):                  uncheckedFrom("TCP UDP SCTP"),
 	}
@@ -191,14 +207,14 @@ func aroundRules() map[fieldKey]fieldRule {
 		of[poolv1.VirtualMachinePoolSelectionPolicy]("sortPolicy"):                     uncheckedFrom("AscendingOrder DescendingOrder Newest Oldest Random"),
 		of[poolv1.VirtualMachinePoolProactiveScaleInStrategy]("statePreservation"):     uncheckedFrom("Disabled Offline Online"),
 		of[poolv1.VirtualMachinePoolOpportunisticScaleInStrategy]("statePreservation"): uncheckedFrom("Disabled Offline Online"),
-		of[kubevirtv1.InstancetypeMatcher]("kind"):                                     {fallback: "VirtualMachineClusterInstancetype"},
-		of[kubevirtv1.PreferenceMatcher]("kind"):                                       {fallback: "VirtualMachineClusterPreference"},
+		of[kubevirtv1.InstancetypeMatcher]("kind"):                                     inAnyCase("VirtualMachineClusterInstancetype", "VirtualMachineInstancetype"),
+		of[kubevirtv1.PreferenceMatcher]("kind"):                                       inAnyCase("VirtualMachineClusterPreference", "VirtualMachinePreference"),
 		of[kubevirtv1.InstancetypeMatcher]("inferFromVolumeFailurePolicy"):             uncheckedFrom("Reject Ignore"),
 		of[kubevirtv1.PreferenceMatcher]("inferFromVolumeFailurePolicy"):               uncheckedFrom("Reject Ignore"),
 		of[instancetypev1.VirtualMachineInstancetypeSpec]("cpu"):                       {required: true},
 		of[instancetypev1.VirtualMachineInstancetypeSpec]("memory"):                    {required: true},
 		of[instancetypev1.CPUInstancetype]("guest"):                                    {required: true, least: 1},
-		of[instancetypev1.CPUPreferences]("preferredCPUTopology"):                      uncheckedFrom("sockets cores threads spread any preferSockets preferCores preferThreads preferSpread preferAny"),
+		of[instancetypev1.CPUPreferences]("preferredCPUTopology"):                      oneFrom("sockets cores threads spread any preferSockets preferCores preferThreads preferSpread preferAny", ""),
 		of[instancetypev1.SpreadOptions]("across"):                                     uncheckedFrom("SocketsCores SocketsCoresThreads CoresThreads"),
 		of[instancetypev1.DevicePreferences]("preferredDiskBus"):                       uncheckedFrom("virtio scsi sata usb"),
 		of[instancetypev1.DevicePreferences]("preferredLunBus"):                        uncheckedFrom("virtio scsi sata"),
@@ -209,23 +225,24 @@ func aroundRules() map[fieldKey]fieldRule {
 		of[instancetypev1.DevicePreferences]("preferredInputType"):                     uncheckedFrom("tablet keyboard"),
 		of[instancetypev1.DevicePreferences]("preferredInterfaceModel"):                uncheckedFrom("virtio e1000 e1000e igb ne2k_pci pcnet rtl8139"),
 		of[instancetypev1.DevicePreferences]("preferredSoundModel"):                    uncheckedFrom("ich9 ac97"),
-		of[cdiv1.DataVolumeSpec]("contentType"):                                        {values: []string{"kubevirt"}, fallback: "kubevirt"},
-		of[cdiv1.StorageSpec]("accessModes"):                                           uncheckedFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod"),
-		of[cdiv1.StorageSpec]("volumeMode"):                                            uncheckedFrom("Filesystem Block"),
+		of[cdiv1.DataVolumeSpec]("contentType"):                                        oneFrom("kubevirt", "kubevirt"),
+		of[cdiv1.StorageSpec]("accessModes"):                                           oneFrom("ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod", ""),
+		of[cdiv1.StorageSpec]("volumeMode"):                                            oneFrom("Filesystem Block", ""),
 		of[cdiv1.DataVolumeSourceRegistry]("pullMethod"):                               uncheckedFrom("pod node"),
-		of[kubevirtv1.VirtualMachineSpec]("updateVolumesStrategy"):                     uncheckedFrom("Replacement Migration"),
+		of[kubevirtv1.VirtualMachineSpec]("updateVolumesStrategy"):                     oneFrom("Replacement Migration", ""),
 	}
 }
 
 // fleetRules are for gitvirt's own kind, whose Go types carry no descriptions.
 func fleetRules() map[fieldKey]fieldRule {
 	return map[fieldKey]fieldRule{
-		of[fleetManifest]("spec"):  {doc: "The settings of the repository."},
-		of[FleetSpec]("platform"):  {values: []string{string(PlatformHost)}, fallback: string(PlatformHost), doc: "Where the machines run: host is libvirt on one machine."},
-		of[FleetSpec]("drift"):     {values: []string{string(DriftCorrect), string(DriftReport)}, fallback: string(DriftCorrect), doc: "What happens when what runs was changed by hand: correct puts it right again, report tells it and leaves it."},
-		of[FleetSpec]("interval"):  {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
-		of[FleetSpec]("status"):    {doc: "Where the state of the machines is written."},
-		of[FleetStatus]("branch"):  {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
-		of[FleetStatus]("enabled"): {doc: "Whether status is written back to git.", fallback: "true"},
+		of[fleetManifest]("spec"):             {doc: "The settings of the repository."},
+		of[FleetSpec]("platform"):             {values: []string{string(PlatformHost)}, fallback: string(PlatformHost), doc: "Where the machines run: host is libvirt on one machine."},
+		of[FleetSpec]("drift"):                {values: []string{string(DriftCorrect), string(DriftReport)}, fallback: string(DriftCorrect), doc: "What happens when what runs was changed by hand: correct puts it right again, report tells it and leaves it."},
+		of[FleetSpec]("permittedHostDevices"): {doc: "Which devices of the host GPUs, host devices and SR-IOV interfaces of machines may get."},
+		of[FleetSpec]("interval"):             {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
+		of[FleetSpec]("status"):               {doc: "Where the state of the machines is written."},
+		of[FleetStatus]("branch"):             {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
+		of[FleetStatus]("enabled"):            {doc: "Whether status is written back to git.", fallback: "true"},
 	}
 }

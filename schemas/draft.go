@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,7 +89,7 @@ func (w *draft) memberKind() string {
 // machines makes the machines of a draft from its object, to which what it waited for was added, and which is changed.
 // It returns none when something is wrong.
 func (w *draft) machines(c *checker, object *kubevirtv1.VirtualMachine) []*VM {
-	machines := w.members(object)
+	machines := w.members(c, object)
 	if !c.broke { // before the defaults, so that a later version with other defaults does not change it
 		for _, vm := range machines {
 			vm.record(vm.Object)
@@ -125,9 +126,16 @@ func (w *draft) machines(c *checker, object *kubevirtv1.VirtualMachine) []*VM {
 
 // members returns the machines that an object becomes, without record. The machines of a set share their template
 // unless the set makes their volumes differ.
-func (w *draft) members(object *kubevirtv1.VirtualMachine) []*VM {
+func (w *draft) members(c *checker, object *kubevirtv1.VirtualMachine) []*VM {
 	if w.set == nil {
 		return []*VM{w.member(w.address.Name, object)}
+	}
+	sample := w.member(w.address.Name, object)
+	sample.record(object)
+	if size := len(sample.Record) * w.set.replicas; size > maxSetBytes {
+		c.fail(at("spec"), fmt.Sprintf("%d machines of this template take %d MiB to describe, at most %d are allowed", w.set.replicas, size>>20, maxSetBytes>>20),
+			"write several sets, or less into the template")
+		return nil
 	}
 	machines := make([]*VM, w.set.replicas)
 	for i := range machines {

@@ -64,7 +64,7 @@ func (w *schemaWriter) object(kind *DescribedKind) map[string]any {
 // allKinds picks the schema of a document by its kind. A choice by if and then gives one clear message per mistake,
 // where oneOf would give those of every kind.
 func (w *schemaWriter) allKinds() map[string]any {
-	var known []string
+	var known, lists []string
 	var choices []any
 	choose := func(kinds []string, schema any) {
 		choices = append(choices, map[string]any{
@@ -76,10 +76,10 @@ func (w *schemaWriter) allKinds() map[string]any {
 	for _, kind := range DescribedKinds() {
 		w.definitions[kind.Name] = w.object(&kind)
 		choose([]string{kind.Name}, definitionRef(kind.Name))
+		lists = append(lists, kind.Name+"List")
 	}
 	choose([]string{"List"}, map[string]any{"properties": map[string]any{"items": map[string]any{"type": "array", "items": map[string]any{"$ref": "#"}}}})
-	choose([]string{"VirtualMachineList", "VirtualMachineInstanceList", "SecretList", "FleetList"},
-		map[string]any{"properties": map[string]any{"items": map[string]any{"type": "array", "items": map[string]any{"type": "object"}}}})
+	choose(lists, map[string]any{"properties": map[string]any{"items": map[string]any{"type": "array", "items": map[string]any{"type": "object"}}}})
 	return map[string]any{
 		"title": "gitvirt manifest", "type": "object", "required": []string{"apiVersion", "kind"},
 		"description": "A manifest that gitvirt reads: a virtual machine of KubeVirt, or what belongs to one.",
@@ -206,7 +206,10 @@ func applyRule(schema map[string]any, info *typeInfo, rule fieldRule) {
 	if items, ok := schema["items"].(map[string]any); ok {
 		inner = items
 	}
-	if len(rule.values) > 0 {
+	switch {
+	case len(rule.values) > 0 && rule.anyCase:
+		inner["examples"] = rule.values
+	case len(rule.values) > 0:
 		inner["enum"] = rule.values
 	}
 	if rule.pattern != "" {

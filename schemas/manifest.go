@@ -73,6 +73,7 @@ type VM struct {
 
 	claims     []claim
 	references []reference
+	uses       []claimUse
 	// labels are those that Services select by.
 	labels map[string]string
 	// resolvedAt is where what references resolve to goes in Record.

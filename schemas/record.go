@@ -71,7 +71,7 @@ func (vm *VM) setRecord(record []byte) {
 // and of sources are left out, because no guest notices when they change.
 func (vm *VM) with(r *resolved) *VM {
 	out := *vm
-	out.Contents, out.Claims, out.HostDevices = r.contents, r.claims, r.devices
+	out.Contents, out.Claims, out.HostDevices, out.uses = r.contents, r.claims, r.devices, r.uses
 	digests := func(secret bool) map[string]string {
 		var out map[string]string
 		for reference, content := range r.contents {

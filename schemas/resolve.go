@@ -19,6 +19,13 @@ type resolved struct {
 	secret  map[string]bool
 	claims  map[string]Claim
 	devices map[string]HostDeviceSelector
+	uses    []claimUse
+}
+
+// claimUse is a claim that a machine uses, and where it says so.
+type claimUse struct {
+	claim     *object
+	reference *reference
 }
 
 // resolveReferences gives machines what they refer to.
@@ -255,6 +262,7 @@ func (a *assembly) resolveClaim(out *resolved, e *entry, r *reference) bool {
 		out.claims = map[string]Claim{}
 	}
 	out.claims[r.use] = claim
+	out.uses = append(out.uses, claimUse{found, r})
 	return true
 }
 

@@ -104,38 +104,44 @@ func (a *assembly) checkLinks(objects []*object) {
 	}
 }
 
+// claimUser is a machine and how it refers to a claim.
+type claimUser struct {
+	entry     *entry
+	reference *reference
+}
+
 // checkShared reports claims that several machines write to.
 func (a *assembly) checkShared() {
-	type user struct {
-		entry     *entry
-		reference *reference
-	}
-	users := map[claimName][]user{}
+	first := map[*object]claimUser{}
+	several := map[*object][]claimUser{}
 	for i := range a.entries {
 		e := &a.entries[i]
-		if e.vm == nil || e.broken || len(e.vm.Claims) == 0 {
+		if e.vm == nil || e.broken {
 			continue
 		}
-		for j := range e.vm.references {
-			r := &e.vm.references[j]
-			if isClaim(r.address.Kind) {
-				k := claimName{r.address.Namespace, r.address.Name}
-				users[k] = append(users[k], user{e, r})
+		for _, use := range e.vm.uses {
+			user := claimUser{e, use.reference}
+			if other, taken := first[use.claim]; !taken {
+				first[use.claim] = user
+			} else if len(several[use.claim]) == 0 {
+				several[use.claim] = []claimUser{other, user}
+			} else {
+				several[use.claim] = append(several[use.claim], user)
 			}
 		}
 	}
-	for k, all := range users {
-		if len(all) < 2 || !slices.ContainsFunc(all, func(u user) bool { return !u.reference.shared && !u.entry.vm.Claims[u.reference.use].Shared }) {
+	for claim, users := range several {
+		if !slices.ContainsFunc(users, func(u claimUser) bool { return !u.reference.shared && !u.entry.vm.Claims[u.reference.use].Shared }) {
 			continue
 		}
-		for i, u := range all {
-			other := all[0]
+		for i, u := range users {
+			other := users[0]
 			if i == 0 {
-				other = all[1]
+				other = users[1]
 			}
 			u.entry.broken = true
 			a.fail(u.reference.position, u.entry.address, u.reference.path,
-				fmt.Sprintf("%s uses the claim %s too, at %s", other.entry.address, quoteValue(k.name), other.reference.position),
+				fmt.Sprintf("%s uses the claim %s too, at %s", other.entry.address, quoteValue(claim.address.Name), other.reference.position),
 				"give each machine its own claim, make every disk of it shareable or read-only, or use accessModes: [ReadWriteMany]")
 		}
 	}

@@ -351,6 +351,9 @@ func TestHostileInput(t *testing.T) {
 		{"a long name", vmi(strings.Repeat("a", 1<<20), "  domain: {}\n")},
 		{"a long text with a mistake", vmi("x", strings.Repeat("  a: \"b\n  c\"\n", 4500)+"  d: e: f\n")},
 		{"many documents with mistakes", strings.Repeat("---\nkind: x: y\nmetadata: {\n", 20_000)},
+		{"a set of large machines", "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: x}\nspec:\n  replicas: 1000\n  selector: {}\n  template:\n" +
+			"    metadata:\n      annotations:\n" + largeAnnotations(20_000) + "    spec: {domain: {memory: {guest: 1Gi}}}\n"},
+		{"many sets", strings.Repeat("---\napiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: x}\nspec:\n  replicas: 1000\n  selector: {}\n  template: {spec: {domain: {memory: {guest: 1Gi}}}}\n", 500)},
 		{"a long field", vmi("x", "  "+strings.Repeat("a", 1<<16)+": 1\n")},
 	} {
 		start := time.Now()
@@ -365,6 +368,14 @@ func TestHostileInput(t *testing.T) {
 		}
 		t.Logf("%s: %v, %d diagnostics", test.reason, time.Since(start), len(file.Diagnostics))
 	}
+}
+
+func largeAnnotations(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "        key-%d: value\n", i)
+	}
+	return b.String()
 }
 
 func unknownFields(n int) string {

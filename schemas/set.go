@@ -15,7 +15,9 @@ import (
 // The bounds of sets: far more machines than a host can run, and few enough that a small file stays cheap to read.
 const (
 	maxReplicas = 1000
-	maxMembers  = 10_000
+	maxMembers  = 2000
+	// maxSetBytes bounds the records of a set, because every machine has the template in its own.
+	maxSetBytes = 16 << 20
 )
 
 // set is what a VirtualMachineInstanceReplicaSet or a VirtualMachinePool says besides its template.

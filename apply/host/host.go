@@ -164,7 +164,7 @@ func domainOf(in *api.Domain) *plan.Domain {
 		Name: in.GetName(), UUID: in.GetUuid(), Fleet: in.GetFleet(), Revision: in.GetRevision(), Source: in.GetSource(),
 		State: plan.State(in.GetState()), Stop: in.GetStop(), Ran: in.GetRan(), Transient: in.GetTransient(),
 		Hash: in.GetHash(), Record: in.GetRecord(), RunningHash: in.GetRunningHash(), RunningRecord: in.GetRunningRecord(),
-		Addresses: in.GetAddresses(), Fingerprint: in.GetFingerprint(), Problem: in.GetProblem(),
+		Addresses: in.GetAddresses(), Fingerprint: in.GetFingerprint(), Problem: in.GetProblem(), Unread: in.GetUnread(),
 		Ready: in.GetReady(), ReadyReason: in.GetReadyReason(), CredentialsProblem: in.GetCredentialsProblem(),
 	}
 	if out.RunningHash != "" && len(out.RunningRecord) == 0 {

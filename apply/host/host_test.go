@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -115,6 +116,11 @@ spec:
 }
 
 func desired(t testing.TB, manifests ...string) *schemas.Desired {
+	t.Helper()
+	return desiredWith(t, fleet, manifests...)
+}
+
+func desiredWith(t testing.TB, fleet string, manifests ...string) *schemas.Desired {
 	t.Helper()
 	var files []*schemas.File
 	for i, text := range append(manifests, fleet) {
@@ -332,6 +338,35 @@ func TestDriftIsSeenAndCorrected(t *testing.T) {
 		t.Fatalf("got %+v", step)
 	}
 	r.converge(want)
+}
+
+// TestUnreadXMLIsTold: what somebody wrote into the definition that gitvirt does not know is told, and only there; it is
+// no drift.
+func TestUnreadXMLIsTold(t *testing.T) {
+	r := newRig(t)
+	want := desired(t, manifest("a", "Halted", "64Mi"))
+	r.converge(want)
+	told := func(paths ...string) {
+		t.Helper()
+		p := r.eventually(want, fmt.Sprintf("telling %q", paths), func(*plan.Plan) bool {
+			observed := r.host.Observed()
+			return len(observed.Domains) == 1 && slices.Equal(observed.Domains[0].Unread, paths)
+		})
+		if len(p.Steps) != 0 {
+			t.Errorf("unread XML makes steps: %+v", p.Steps)
+		}
+	}
+	told()
+	r.hypervisor.EditConfig("default_a", func(xml string) string {
+		return strings.Replace(xml, "</domain>", `<teleporter range="9"/></domain>`, 1)
+	})
+	told("teleporter")
+	r.restart()
+	told("teleporter")
+	r.hypervisor.EditConfig("default_a", func(xml string) string {
+		return strings.Replace(xml, `<teleporter range="9"/>`, "", 1)
+	})
+	told()
 }
 
 func TestUndefinedByHandComesBack(t *testing.T) {

@@ -52,10 +52,8 @@ Volumes are written in this order, which is the boot order unless bootorder says
 import, blank, emptydisk. Passwords are read from a file and written as a hash.
 
 Types and parameters of --volume-import; all have name, bootorder and size:
-  http      url, secretref, certconfigmap, extraheaders, secretextraheaders (lists with ; between)
-  registry  url, pullmethod, secretref, certconfigmap
-  s3        url, secretref, certconfigmap
-  gcs       url, secretref
+  http      url, secretref, extraheaders (several with ; between)
+  registry  url, secretref, pullmethod
   pvc       src ([NAMESPACE/]NAME of the claim that is copied)
   blank
 
@@ -113,6 +111,11 @@ func (f *vmFlags) add(command *cobra.Command) {
 	flags.BoolVar(&f.manageSSH, "ga-manage-ssh", false, "let the guest agent manage ssh keys (SELinux)")
 	flags.StringArrayVar(&f.credentials, "access-cred", nil, "credentials in a Secret: type:ssh|password,src:SECRET[,user:USER][,method:ga|nocloud|configdrive]"+repeat)
 
+	for flag, values := range map[string][]string{
+		"run-strategy": runStrategies(), "cloud-init": {"nocloud", "configdrive", "none"},
+	} { // registering fails only for a flag that does not exist
+		_ = command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
 	for _, hidden := range virtctlOnly() {
 		flags.StringArray(hidden.flag, nil, hidden.instead)
 		if hidden.flag == "infer-instancetype" || hidden.flag == "infer-preference" {
@@ -126,7 +129,7 @@ func (f *vmFlags) add(command *cobra.Command) {
 
 // virtctlOnly are the flags of virtctl that are refused by name.
 func virtctlOnly() []struct{ flag, instead string } {
-	const named = "what an image suggests is not known before it is fetched; name it with "
+	const named = "a manifest must say itself what it asks for; name it with "
 	return []struct{ flag, instead string }{
 		{"infer-instancetype", named + "--instancetype"},
 		{"infer-instancetype-from", named + "--instancetype"},
@@ -178,9 +181,13 @@ func (f *vmFlags) build(m *manifest) error {
 	return nil
 }
 
+func runStrategies() []string {
+	return []string{"Always", "RerunOnFailure", "Manual", "Halted", "Once"}
+}
+
 // strategy takes the run strategy in any case, as virtctl does.
 func strategy(given string) string {
-	for _, known := range []string{"Always", "RerunOnFailure", "Manual", "Halted", "Once"} {
+	for _, known := range runStrategies() {
 		if strings.EqualFold(given, known) {
 			return known
 		}

@@ -123,7 +123,7 @@ func (b *vmBuilder) addEmptyDisk(p *params, i int) error {
 
 // importParams are all parameters of --volume-import.
 func importParams() []string {
-	return []string{"type", "size", "url", "src", "secretref", "certconfigmap", "extraheaders", "secretextraheaders", "pullmethod"}
+	return []string{"type", "size", "url", "src", "secretref", "extraheaders", "pullmethod"}
 }
 
 // importSource says how a type of source is written: its field, and the fields of its parameters.
@@ -134,21 +134,10 @@ type importSource struct {
 }
 
 func importSources() map[string]importSource {
-	url := map[string]string{"url": "url", "secretref": "secretRef"}
-	with := func(more map[string]string) map[string]string {
-		for name, field := range url {
-			more[name] = field
-		}
-		return more
-	}
 	return map[string]importSource{
-		"blank": {field: "blank"},
-		"http": {field: "http", params: with(map[string]string{
-			"certconfigmap": "certConfigMap", "extraheaders": "extraHeaders", "secretextraheaders": "secretExtraHeaders",
-		})},
-		"registry": {field: "registry", params: with(map[string]string{"certconfigmap": "certConfigMap", "pullmethod": "pullMethod"})},
-		"s3":       {field: "s3", params: with(map[string]string{"certconfigmap": "certConfigMap"})},
-		"gcs":      {field: "gcs", params: url},
+		"blank":    {field: "blank"},
+		"http":     {field: "http", params: map[string]string{"url": "url", "secretref": "secretRef", "extraheaders": "extraHeaders"}},
+		"registry": {field: "registry", params: map[string]string{"url": "url", "secretref": "secretRef", "pullmethod": "pullMethod"}},
 		"pvc":      {field: "pvc", params: map[string]string{"src": "src"}, optional: true},
 	}
 }
@@ -180,7 +169,7 @@ func (b *vmBuilder) addImport(p *params, i int) error {
 				namespace, claim = cmp.Or(b.namespace, schemas.DefaultNamespace), value
 			}
 			source.set("namespace", namespace).set("name", claim)
-		case strings.HasSuffix(name, "extraheaders"):
+		case name == "extraheaders":
 			source.set(field, strings.Split(value, ";"))
 		default:
 			source.set(field, value)
@@ -219,6 +208,8 @@ func importType(p *params) (string, error) {
 	instead := map[string]string{
 		"ds":       "use type:http or type:registry with the source's URL",
 		"snapshot": "copy the claim with type:pvc",
+		"s3":       "use type:http with a signed or public URL",
+		"gcs":      "use type:http with a signed or public URL",
 		"imageio":  "export the disk and use type:http",
 		"vddk":     "convert the disk with virt-v2v and use type:http",
 	}[kind]
@@ -226,10 +217,10 @@ func importType(p *params) (string, error) {
 	case instead != "":
 		return "", p.errorf("type %s is known to virtctl, not carried out by gitvirt; %s", kind, instead)
 	case kind == "":
-		return "", p.errorf("type is missing; want one of blank, http, registry, s3, gcs, pvc")
+		return "", p.errorf("type is missing; want one of blank, http, registry, pvc")
 	}
 	if _, known := importSources()[kind]; !known {
-		return "", p.errorf("type is %q; want one of blank, http, registry, s3, gcs, pvc", p.get("type"))
+		return "", p.errorf("type is %q; want one of blank, http, registry, pvc", p.get("type"))
 	}
 	return kind, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -121,7 +122,7 @@ func explainText(field *schemas.Field, recursive bool) string {
 	}
 	if field.Description != "" {
 		b.WriteString("\nDESCRIPTION:\n")
-		for _, paragraph := range strings.Split(field.Description, "\n") {
+		for _, paragraph := range paragraphs(field.Description) {
 			b.WriteString(wrap(paragraph, "    ", 100))
 		}
 	}
@@ -218,6 +219,20 @@ func firstSentence(text string) string {
 		return cut + " ..."
 	}
 	return text
+}
+
+// paragraphs joins the lines of a description where its author only broke them: before a word in lower case.
+func paragraphs(text string) []string {
+	var out []string
+	for line := range strings.SplitSeq(text, "\n") {
+		last := len(out) - 1
+		if last >= 0 && out[last] != "" && line != "" && unicode.IsLower([]rune(line)[0]) && !strings.ContainsAny(out[last][len(out[last])-1:], ".:;") {
+			out[last] += " " + line
+			continue
+		}
+		out = append(out, line)
+	}
+	return out
 }
 
 // wrap breaks a paragraph into indented lines.

@@ -203,6 +203,12 @@ func (c *cli) showVM(vm *status.VM) {
 			c.printf("  %-16s %-10s %s\n", disk.Volume, disk.Kind, disk.Path)
 		}
 	}
+	if len(vm.Unread) > 0 {
+		c.printf("\nIn its domain XML, unknown to gitvirt:\n")
+		for _, path := range vm.Unread {
+			c.printf("  %s\n", path)
+		}
+	}
 	if last := vm.LastPlan; last != nil {
 		c.printf("\nLast plan (%s, %s): %s, %s\n", last.ID, last.Time.Format(time.DateTime), last.Action, last.Summary)
 	}

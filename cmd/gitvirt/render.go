@@ -16,16 +16,18 @@ func (c *cli) renderCommand() *cobra.Command {
 	var rev, stateDir, domainType string
 	var names []string
 	command := &cobra.Command{
-		Use:   "render [SOURCE]",
+		Use:   "render [SOURCE | FILE...]",
 		Short: "Print the libvirt domain XML of the VMs",
 		Long: `Print the domain XML that the agent would define for each VM, without touching any host. Disks have the paths
-that they get below the agent's state directory; the image below a container disk is named when it is pulled.
+that they get below the agent's state directory; the image below a container disk is named when it is pulled. Devices
+and CPUs that an agent would choose on its host are made up. Secrets, claims and host devices that are missing are told and
+do no harm, because no hardware depends on them; instance types and preferences must be there.
 
 Exit codes: 0 done, 1 an error or a mistake in the manifests.`,
 		Example: `  gitvirt render ./fleet
   gitvirt render ./fleet --vm web-1
+  gitvirt render vm.yaml instancetype.yaml
   gitvirt render vm.yaml | virsh define --validate /dev/stdin`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if domainType != "kvm" && domainType != "qemu" {
 				return fmt.Errorf("--domain-type is %q; want kvm or qemu", domainType)
@@ -33,7 +35,7 @@ Exit codes: 0 done, 1 an error or a mistake in the manifests.`,
 			if err := source.argument(args); err != nil {
 				return err
 			}
-			_, desired, err := c.read(cmd.Context(), &source, rev)
+			_, desired, err := c.read(cmd.Context(), &source, rev, schemas.AllowMissing())
 			if err != nil {
 				return err
 			}

@@ -20,7 +20,9 @@ import (
 
 // sourceFlags say where manifests come from.
 type sourceFlags struct {
-	dir    string
+	dir string
+	// more are files that are read together with dir, which is then one, too.
+	more   []string
 	config git.Config
 }
 
@@ -46,8 +48,16 @@ func (f *sourceFlags) addGit(command *cobra.Command) {
 	flags.IntVar(&f.config.Limits.Files, "max-files", 0, "limit of the number of manifest files (default 50000)")
 }
 
-// argument takes the source from a command's argument: a directory, a file or a repository.
+// argument takes the source from a command's arguments: a directory, a file or a repository, or several files.
 func (f *sourceFlags) argument(args []string) error {
+	for _, path := range args[min(1, len(args)):] {
+		for _, file := range []string{args[0], path} {
+			if info, err := os.Stat(file); err != nil || info.IsDir() {
+				return fmt.Errorf("several sources can only be files, and %s is none; name one directory or repository", file)
+			}
+		}
+		f.more = append(f.more, path)
+	}
 	if len(args) > 0 {
 		if f.dir != "" || f.config.URL != "" {
 			return errors.New("name the source once: as an argument, with --dir or with --git")
@@ -109,12 +119,12 @@ func (c *cli) cacheDir() string {
 }
 
 // read returns one revision of the source. rev is only for repositories; "" means the head of the branch.
-func (c *cli) read(ctx context.Context, f *sourceFlags, rev string) (*sources.Snapshot, *schemas.Desired, error) {
+func (c *cli) read(ctx context.Context, f *sourceFlags, rev string, options ...schemas.Option) (*sources.Snapshot, *schemas.Desired, error) {
 	snapshot, err := c.snapshot(ctx, f, rev)
 	if err != nil {
 		return nil, nil, err
 	}
-	desired := schemas.Assemble(snapshot.Files)
+	desired := schemas.Assemble(snapshot.Files, options...)
 	desired.Partial = f.isFile()
 	return snapshot, desired, nil
 }
@@ -153,7 +163,7 @@ func readDirectory(ctx context.Context, f *sourceFlags, rev string) (*sources.Sn
 		return nil, fmt.Errorf("reading manifests: %w", err)
 	}
 	if !info.IsDir() {
-		return readFile(f.dir, f.config.Limits.WithDefaults().FileBytes)
+		return readFiles(append([]string{f.dir}, f.more...), f.config.Limits.WithDefaults().FileBytes)
 	}
 	source, err := directory.Open(f.dir, f.config.Limits)
 	if err != nil {
@@ -162,8 +172,20 @@ func readDirectory(ctx context.Context, f *sourceFlags, rev string) (*sources.Sn
 	return source.Poll(ctx)
 }
 
-// readFile reads a single file of manifests.
-func readFile(path string, limit int64) (*sources.Snapshot, error) {
+// readFiles reads single files of manifests.
+func readFiles(paths []string, limit int64) (*sources.Snapshot, error) {
+	snapshot := &sources.Snapshot{Revision: filepath.Base(paths[0])}
+	for _, path := range paths {
+		file, err := readFile(path, limit)
+		if err != nil {
+			return nil, err
+		}
+		snapshot.Files = append(snapshot.Files, file)
+	}
+	return snapshot, nil
+}
+
+func readFile(path string, limit int64) (*schemas.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", err)
@@ -175,7 +197,7 @@ func readFile(path string, limit int64) (*sources.Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", err)
 	}
-	return &sources.Snapshot{Revision: filepath.Base(path), Files: []*schemas.File{schemas.Parse(path, content)}}, nil
+	return schemas.Parse(path, content), nil
 }
 
 // tell writes the diagnostics and reports whether there are errors among them.

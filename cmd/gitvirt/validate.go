@@ -12,20 +12,25 @@ func (c *cli) validateCommand() *cobra.Command {
 	var source sourceFlags
 	var rev, output string
 	command := &cobra.Command{
-		Use:   "validate [SOURCE]",
+		Use:   "validate [SOURCE | FILE...]",
 		Short: "Check manifests without touching any host",
 		Long: `Check every manifest of a directory, a file or a git repository and print all mistakes with file, line and column.
+Of single files, objects that they refer to and that are not in them are only warned of: they may be in other files.
 
 Exit codes: 0 everything is right, 1 there are mistakes or the source cannot be read.`,
 		Example: `  gitvirt validate ./fleet
   gitvirt validate --git https://git.example.com/team/fleet.git --rev v1.2
+  gitvirt validate vm.yaml instancetype.yaml
   gitvirt validate ./fleet -o json`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := source.argument(args); err != nil {
 				return err
 			}
-			_, desired, err := c.read(cmd.Context(), &source, rev)
+			var options []schemas.Option
+			if source.isFile() {
+				options = append(options, schemas.AllowMissing())
+			}
+			_, desired, err := c.read(cmd.Context(), &source, rev, options...)
 			if err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package domainxml
 
 import (
 	"fmt"
+	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
@@ -9,7 +10,8 @@ import (
 )
 
 // PlannedAssignment stands in for what a host would assign, for showing a domain without a host: CPUs from 0 on, and
-// devices numbered from 1 on. selectors are VM.HostDevices; a device that they do not name counts as a PCI one.
+// devices numbered from 1 on. selectors are VM.HostDevices; a device that they do not name counts as a PCI one, unless its
+// resource is named kubevirt.io/..., as KubeVirt's documentation names those of USB devices.
 func PlannedAssignment(spec *kubevirtv1.VirtualMachineInstanceSpec, selectors map[string]schemas.HostDeviceSelector) Assignment {
 	var out Assignment
 	count := 0
@@ -17,9 +19,11 @@ func PlannedAssignment(spec *kubevirtv1.VirtualMachineInstanceSpec, selectors ma
 		count++
 		return fmt.Sprintf(format, count)
 	}
-	add := func(name string) {
-		selector := selectors[name]
+	add := func(name, resource string) {
+		selector, known := selectors[name]
 		switch {
+		case !known && strings.HasPrefix(resource, "kubevirt.io/"):
+			out.Devices = append(out.Devices, HostDevice{Name: name, Type: DeviceUSB, Address: next("0:%d")})
 		case len(selector.USB) > 0:
 			for range selector.USB {
 				out.Devices = append(out.Devices, HostDevice{Name: name, Type: DeviceUSB, Address: next("0:%d")})
@@ -32,14 +36,14 @@ func PlannedAssignment(spec *kubevirtv1.VirtualMachineInstanceSpec, selectors ma
 	}
 	devices := &spec.Domain.Devices
 	for i := range devices.HostDevices {
-		add(devices.HostDevices[i].Name)
+		add(devices.HostDevices[i].Name, devices.HostDevices[i].DeviceName)
 	}
 	for i := range devices.GPUs {
-		add(devices.GPUs[i].Name)
+		add(devices.GPUs[i].Name, devices.GPUs[i].DeviceName)
 	}
 	for i := range devices.Interfaces {
 		if devices.Interfaces[i].SRIOV != nil {
-			add(devices.Interfaces[i].Name)
+			add(devices.Interfaces[i].Name, "")
 		}
 	}
 	cpu := spec.Domain.CPU

@@ -76,7 +76,7 @@ func Size(spec *kubevirtv1.VirtualMachineInstanceSpec) (vcpus, memory uint) {
 
 // MACs returns the MAC addresses of a domain's interfaces, in lower case; none for a document that is not readable.
 func MACs(document string) []string {
-	domain, err := parse(document)
+	domain, err := parseFast(document)
 	if err != nil {
 		return nil
 	}
@@ -86,7 +86,7 @@ func MACs(document string) []string {
 	}
 	var out []string
 	for _, device := range devices.children {
-		if mac := device.attr("mac", "address"); device.name == "interface" && mac != "" {
+		if mac := device.child("mac").get("address"); device.name == "interface" && mac != "" {
 			out = append(out, strings.ToLower(mac))
 		}
 	}

@@ -1,7 +1,9 @@
 package domainxml
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -55,6 +57,10 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv
 	r.leaf("mac", "address", macOf(r.address, in))
 	if joined != "" {
 		r.leaf("source", "network", joined)
+	} else if pod := network.Pod; pod != nil {
+		if err := errors.Join(r.addresses("ipv4", pod.VMNetworkCIDR), r.addresses("ipv6", pod.VMIPv6NetworkCIDR)); err != nil {
+			return err
+		}
 	}
 	r.leaf("model", "type", model)
 	r.interfaceDriver(virtio, kind)
@@ -77,6 +83,19 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv
 		}
 	}
 	r.end("interface")
+	return nil
+}
+
+// addresses writes the range that QEMU's user-mode network takes its addresses from, where it is not QEMU's own.
+func (r *renderer) addresses(family, cidr string) error {
+	if cidr == "" {
+		return nil
+	}
+	prefix, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		return fmt.Errorf("network %q: want an address and a prefix, such as 10.0.2.0/24", cidr)
+	}
+	r.leaf("ip", "address", prefix.Masked().Addr().String(), "family", family, "prefix", decimal(prefix.Bits()))
 	return nil
 }
 

@@ -117,19 +117,26 @@ type Machine struct {
 // Render returns the domain XML document of a VM. The same machine always gives the same document. An error means that
 // the manifest asks for what no domain can hold, or that something of the host is missing that it needs.
 func Render(m Machine) (string, error) {
-	arch, err := architectureOf(m.Spec)
+	r, err := newRenderer(m)
 	if err != nil {
-		return "", fmt.Errorf("rendering %s: %w", m.Address, err)
+		return "", err
 	}
-	r := renderer{
-		xmlWriter: xmlWriter{out: make([]byte, 0, sizeHint(m))},
-		address:   m.Address, spec: m.Spec, host: m.Host, volumes: m.Volumes,
-		arch: arch, virtio: arch.virtioModel(m.Spec), topology: topologyOf(m.Spec), memory: memoryOf(m.Spec),
-	}
+	r.out = make([]byte, 0, sizeHint(m))
 	if err := r.domain(m.Record); err != nil {
 		return "", fmt.Errorf("rendering %s: %w", m.Address, err)
 	}
 	return string(r.out), nil
+}
+
+func newRenderer(m Machine) (*renderer, error) {
+	arch, err := architectureOf(m.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("rendering %s: %w", m.Address, err)
+	}
+	return &renderer{
+		address: m.Address, spec: m.Spec, host: m.Host, volumes: m.Volumes,
+		arch: arch, virtio: arch.virtioModel(m.Spec), topology: topologyOf(m.Spec), memory: memoryOf(m.Spec),
+	}, nil
 }
 
 // sizeHint is about the size of the document.

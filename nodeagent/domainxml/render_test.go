@@ -271,12 +271,3 @@ func TestPropertyRecordHoldsAnyString(t *testing.T) {
 		}
 	})
 }
-
-func FuzzCompare(f *testing.F) {
-	f.Add("<domain type='qemu'><memory unit='KiB'>1</memory><devices><disk><target dev='vda'/></disk></devices></domain>")
-	f.Fuzz(func(_ *testing.T, document string) {
-		_, _ = domainxml.Compare(document, document) // must not panic or hang
-		_, _ = domainxml.ParseRecord(document)
-		_ = domainxml.MACs(document)
-	})
-}

@@ -103,6 +103,16 @@ func TestRules(t *testing.T) {
 			want:   []string{`cache="writethrough"`},
 		},
 		{
+			reason: "the user-mode network has the addresses that the manifest says",
+			domain: `    memory: {guest: 64Mi}
+    devices: {interfaces: [{name: default, masquerade: {}}]}
+`,
+			change: func(m *domainxml.Machine) {
+				m.Spec.Networks[0].Pod.VMNetworkCIDR, m.Spec.Networks[0].Pod.VMIPv6NetworkCIDR = "10.11.12.13/24", "fd10:0:2::2/120"
+			},
+			want: []string{`<ip address="10.11.12.0" family="ipv4" prefix="24">`, `<ip address="fd10:0:2::" family="ipv6" prefix="120">`},
+		},
+		{
 			reason: "no log of the console",
 			domain: `    memory: {guest: 64Mi}
     devices: {logSerialConsole: false}
@@ -148,6 +158,7 @@ func TestWhatCannotBeRenderedIsSaid(t *testing.T) {
 		{"no device", "    devices: {gpus: [{name: g, deviceName: x/y}]}\n", func(m *domainxml.Machine) { m.Host.Assignment.Devices = nil }, "device g: the host has not assigned one"},
 		{"no CPUs", "    cpu: {cores: 2, dedicatedCpuPlacement: true}\n", func(m *domainxml.Machine) { m.Host.Assignment.CPUs.VCPUs = []int{1} }, "the host has not assigned 2 CPUs"},
 		{"an address", "    devices: {interfaces: [{name: default, masquerade: {}, pciAddress: '1:2'}]}\n", nil, `interface default: PCI address "1:2": want DOMAIN:BUS:SLOT.FUNCTION`},
+		{"a network", "    devices: {interfaces: [{name: default, masquerade: {}}]}\n", func(m *domainxml.Machine) { m.Spec.Networks[0].Pod.VMNetworkCIDR = "10.0.0.0" }, `network "10.0.0.0": want an address and a prefix`},
 		{"an address of letters", "    devices: {disks: [{name: a, disk: {bus: virtio, pciAddress: '0000:0g:01.0'}}]}\n", nil, `"0g" is not a hexadecimal number`},
 		{"more vCPUs than there are", "    cpu: {sockets: 4000000000, cores: 4000000000, threads: 4000000000}\n", nil, "more than the 4096 vCPUs"},
 		{"vCPUs that overflow", "    cpu: {sockets: 2147483648, cores: 2147483648, threads: 4}\n", nil, "more than the 4096 vCPUs"},

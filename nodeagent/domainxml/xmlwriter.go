@@ -12,17 +12,26 @@ type xmlWriter struct {
 	depth int
 	// err is the first value that could not be written; whoever finishes the document asks for it.
 	err error
+	// tree, when there is one, takes the elements in place of out.
+	tree *treeBuilder
 }
 
 const spaces = "                                "
 
 func (w *xmlWriter) line() {
+	if w.tree != nil {
+		return
+	}
 	w.out = append(w.out, '\n')
 	w.out = append(w.out, spaces[:min(2*w.depth, len(spaces))]...)
 }
 
 // tag writes a start tag. attributes are names and values in turn; one with an empty value is left out.
 func (w *xmlWriter) tag(name string, attributes []string) {
+	if w.tree != nil {
+		w.tree.open(name, attributes)
+		return
+	}
 	if len(w.out) > 0 {
 		w.line()
 	}
@@ -42,6 +51,10 @@ func (w *xmlWriter) tag(name string, attributes []string) {
 }
 
 func (w *xmlWriter) endTag(name string) {
+	if w.tree != nil {
+		w.tree.close()
+		return
+	}
 	w.out = append(w.out, '<', '/')
 	w.out = append(w.out, name...)
 	w.out = append(w.out, '>')
@@ -76,6 +89,10 @@ func (w *xmlWriter) text(name, text string, attributes ...string) {
 // value writes the text of an element, or the value of its attribute. Readers of XML turn a bare carriage return into a
 // newline, and a bare newline or tab of an attribute into a space, so those are written as references.
 func (w *xmlWriter) value(value, element, attribute string) {
+	if w.tree != nil {
+		w.tree.text(value)
+		return
+	}
 	done := 0
 	for i := 0; i < len(value); {
 		c := value[i]

@@ -55,6 +55,7 @@ func Of(in Input) VM {
 	if d := in.Domain; d != nil {
 		vm.found = true
 		vm.Domain, vm.Addresses, vm.ObservedRevision = d.Name, d.Addresses, d.Revision
+		vm.Unread = d.Unread
 		if vm.Source == "" {
 			vm.Source = d.Source
 		}

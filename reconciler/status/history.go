@@ -78,6 +78,7 @@ func (h *History) merge(now VM, at time.Time) VM {
 			now.Node = before.Node
 		}
 		now.Domain, now.Addresses, now.Disks = before.Domain, before.Addresses, before.Disks
+		now.Unread = before.Unread
 		now.ObservedRevision = before.ObservedRevision
 		if before.hash == "" && before.WantedRevision != "" {
 			now.WantedRevision = before.WantedRevision

@@ -115,6 +115,8 @@ type VM struct {
 	LastPlan *LastPlan `json:"lastPlan,omitempty"`
 	// Restarts counts how often the guest was started again since it last ran for a while.
 	Restarts int `json:"restarts,omitempty"`
+	// Unread are the paths of what the domain XML holds and gitvirt does not know. They are not written to git.
+	Unread []string `json:"unread,omitempty"`
 	// Progress says what is being done right now. It is not written to git.
 	Progress string `json:"progress,omitempty"`
 
