@@ -8,16 +8,6 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
-// The annotations of a VM that gitvirt reads.
-const (
-	// AnnotationPrefix begins the names of gitvirt's own settings.
-	AnnotationPrefix = "gitvirt.io/"
-	// AnnotationProtect ("true") keeps the machine from being destroyed or replaced.
-	AnnotationProtect = "gitvirt.io/protect"
-	// AnnotationAdopt names a domain that exists already and becomes this machine.
-	AnnotationAdopt = "gitvirt.io/adopt"
-)
-
 // maxCPUs bounds the number of virtual CPUs; no machine type of QEMU takes more.
 const maxCPUs = 4096
 
@@ -51,6 +41,10 @@ func (c *checker) in(parts ...any) []any { return slices.Concat(c.spec, parts) }
 // fail reports a mistake at path, unless what is wrong there was told already: when it was read, or when a misspelt
 // field was found that was meant to be it.
 func (c *checker) fail(path []any, message, fix string) {
+	if len(c.file.Diagnostics) > maxDiagnostics { // nothing more is told, and finding the place takes time
+		c.broke = true
+		return
+	}
 	if c.misread(path) {
 		return
 	}
@@ -93,6 +87,9 @@ func (c *checker) listMisread(path []any) bool {
 }
 
 func (c *checker) warn(path []any, message, fix string) {
+	if len(c.file.Diagnostics) > maxDiagnostics {
+		return
+	}
 	c.report(locate(c.root, path), pathString(c.prefix, elements(path)), SeverityWarning, message, fix)
 }
 

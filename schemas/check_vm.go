@@ -3,8 +3,6 @@ package schemas
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
@@ -19,11 +17,17 @@ func (c *checker) checkVirtualMachine(kind string, vm *kubevirtv1.VirtualMachine
 		c.fail(at("metadata", "name"), fmt.Sprintf("namespace and name are %d characters too long for the files that libvirt makes", length-maxDomainName), "shorten the name")
 	}
 	c.checkLabels(at("metadata"), vm.Labels, vm.Annotations)
+	c.misplaced(at("metadata", "labels"), vm.Labels, c.address.Kind)
+	c.unread(at("metadata", "annotations"), vm.Annotations)
 	if kind == KindVirtualMachineInstance {
 		return
 	}
 	template := vm.Spec.Template
 	c.checkLabels(at("spec", "template", "metadata"), template.ObjectMeta.Labels, template.ObjectMeta.Annotations)
+	metadata := at("spec", "template", "metadata")
+	c.misplaced(slices.Concat(metadata, at("labels")), template.ObjectMeta.Labels, c.address.Kind)
+	c.misplaced(slices.Concat(metadata, at("annotations")), template.ObjectMeta.Annotations, c.address.Kind)
+	c.unread(slices.Concat(metadata, at("annotations")), template.ObjectMeta.Annotations)
 	if vm.Spec.UpdateVolumesStrategy != nil {
 		oneOf(c, func() []any { return at("spec", "updateVolumesStrategy") }, *vm.Spec.UpdateVolumesStrategy,
 			kubevirtv1.UpdateVolumesStrategyMigration, kubevirtv1.UpdateVolumesStrategyReplacement)
@@ -66,7 +70,8 @@ func (c *checker) checkDataVolumeTemplate(vm *kubevirtv1.VirtualMachine, i int) 
 
 // checkLabels checks labels and the names of annotations as the API server of Kubernetes does.
 func (c *checker) checkLabels(metadata []any, labels, annotations map[string]string) {
-	for name, value := range labels {
+	for _, name := range sortedKeys(labels) {
+		value := labels[name]
 		path := func() []any { return slices.Concat(metadata, at("labels", key(name))) }
 		if problem := labelKeyProblem(name); problem != "" {
 			c.fail(path(), problem, "write it as app or example.com/app")
@@ -74,7 +79,7 @@ func (c *checker) checkLabels(metadata []any, labels, annotations map[string]str
 			c.fail(path(), problem, "shorten or change the value, or make it an annotation")
 		}
 	}
-	for name := range annotations {
+	for _, name := range sortedKeys(annotations) {
 		if problem := labelKeyProblem(name); problem != "" {
 			c.fail(slices.Concat(metadata, at("annotations", key(name))), problem, "write it as app or example.com/app")
 		}
@@ -115,33 +120,5 @@ func (c *checker) checkStrategy(strategy kubevirtv1.VirtualMachineRunStrategy) {
 		c.fail(at("spec", "runStrategy"), "WaitAsReceiver is known to KubeVirt, not carried out by gitvirt", "use Always, RerunOnFailure, Manual, Halted or Once")
 	default:
 		c.failOneOf(at("spec", "runStrategy"), string(strategy), "Always", "RerunOnFailure", "Manual", "Halted", "Once")
-	}
-}
-
-// annotations warns of settings that gitvirt does not have: a misspelt gitvirt.io/protect protects nothing.
-func (c *checker) annotations(annotations map[string]string) {
-	known := []string{AnnotationProtect}
-	for name, value := range annotations {
-		if !strings.HasPrefix(name, AnnotationPrefix) {
-			continue
-		}
-		path := at("metadata", "annotations", key(name))
-		if name == AnnotationAdopt {
-			c.fail(path, "adopting a domain is not carried out yet", "remove the annotation; the domain stays as it is")
-			continue
-		}
-		if !slices.Contains(known, name) {
-			fix := "known: " + strings.Join(known, ", ")
-			if near := closest(name, known); near != "" {
-				fix = fmt.Sprintf("did you mean %s?", near)
-			}
-			c.warn(path, "gitvirt has no such setting", fix)
-			continue
-		}
-		if name == AnnotationProtect {
-			if _, err := strconv.ParseBool(value); err != nil {
-				c.fail(path, quoteValue(value)+" is neither true nor false", `write "true"`)
-			}
-		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	instancetypev1 "kubevirt.io/api/instancetype/v1beta1"
 )
@@ -51,7 +52,7 @@ func readInstancetype(d *document, h *header) {
 	if percent != 0 && spec.Memory.Hugepages != nil {
 		c.fail(c.in("memory", "overcommitPercent"), "hugepages cannot be overcommitted", "remove overcommitPercent or hugepages")
 	}
-	c.annotations(nil)
+	c.typeMetadata(&manifest.ObjectMeta, spec.Annotations)
 	d.keep(h, &instancetype{spec: *spec})
 }
 
@@ -86,7 +87,17 @@ func readPreference(d *document, h *header) {
 	if needs := spec.Requirements; needs != nil && needs.Memory != nil && needs.Memory.Guest.Sign() < 0 {
 		c.fail(c.in("requirements", "memory", "guest"), "must not be negative", "write a size such as 2Gi")
 	}
+	c.typeMetadata(&manifest.ObjectMeta, spec.Annotations)
 	d.keep(h, out)
+}
+
+// typeMetadata looks for settings of gitvirt in an instancetype or a preference, none of which reach a machine, and for
+// annotations of KubeVirt that a machine would get from it.
+func (c *checker) typeMetadata(own *metav1.ObjectMeta, given map[string]string) {
+	c.misplaced(at("metadata", "labels"), own.Labels, KindVirtualMachine)
+	c.misplaced(at("metadata", "annotations"), own.Annotations, KindVirtualMachine)
+	c.misplaced(c.in("annotations"), given, KindVirtualMachine)
+	c.unread(c.in("annotations"), given)
 }
 
 // since reports fields that the older API versions do not have.

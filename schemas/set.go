@@ -44,7 +44,7 @@ func readReplicaSet(d *document, h *header) {
 			},
 		}
 	}
-	w.readSet(d, h, manifest.Annotations, manifest.Spec.Replicas, manifest.Spec.Selector, templateLabels)
+	w.readSet(d, h, &manifest.ObjectMeta, manifest.Spec.Replicas, manifest.Spec.Selector, templateLabels)
 }
 
 // readPool reads a VirtualMachinePool.
@@ -63,20 +63,21 @@ func readPool(d *document, h *header) {
 		templateLabels = template.ObjectMeta.Labels
 		w.object = &kubevirtv1.VirtualMachine{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	}
-	w.readSet(d, h, manifest.Annotations, manifest.Spec.Replicas, manifest.Spec.Selector, templateLabels)
+	w.readSet(d, h, &manifest.ObjectMeta, manifest.Spec.Replicas, manifest.Spec.Selector, templateLabels)
 }
 
 // readSet checks what both kinds of sets have, and then the template.
-func (w *draft) readSet(d *document, h *header, annotations map[string]string, replicas *int32, selector *metav1.LabelSelector, templateLabels map[string]string) {
+func (w *draft) readSet(d *document, h *header, own *metav1.ObjectMeta, replicas *int32, selector *metav1.LabelSelector, templateLabels map[string]string) {
 	w.address, w.position, w.source, w.item = h.address(), d.position(h.nameNode), d.source, d.item
 	c := newChecker(d, w.address, nil)
-	c.annotations(annotations)
+	c.annotations(own.Annotations)
+	c.misplaced(at("metadata", "labels"), own.Labels, h.kind)
 	w.set.replicas = c.replicas(h, replicas)
 	if w.object == nil {
 		c.fail(w.within, "no template", "describe the machines under "+pathString("", elements(w.within)))
 	} else {
 		c.selector(selector, templateLabels)
-		w.object.Annotations = withSettings(w.object.Annotations, annotations)
+		w.object.Annotations = withSettings(w.object.Annotations, own.Annotations)
 		if w.set.paused {
 			c.warn(at("spec", "paused"), "the set is paused: its machines are neither made nor changed nor removed", "remove paused to go on")
 		}

@@ -104,6 +104,10 @@ is for Pods or the guest sees nothing of it, or *refused* with an error that say
 			table.add(&field.Fields[i])
 		}
 	}
+	b.WriteString("\n## Annotations of KubeVirt\n\nThese are warnings on a machine, its template, an instancetype or a preference. Others change nothing.\n\n| annotation | on a host | instead |\n| --- | --- | --- |\n")
+	for _, one := range schemas.UnreadAnnotations() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", one.Name, one.About, one.Instead)
+	}
 	return b.Bytes(), nil
 }
 
