@@ -21,6 +21,8 @@ type checker struct {
 	claims  []claim
 	// wrong are the paths that had mistakes when the object was read, and those that misspelt fields were meant to be.
 	wrong []string
+	// setBy names the instancetype or the preference that gave the machine what is at a path; nil when there is none.
+	setBy func(path []any) string
 }
 
 // newChecker is for a document that was decoded and not checked yet.
@@ -47,6 +49,11 @@ func (c *checker) fail(path []any, message, fix string) {
 	}
 	if c.misread(path) {
 		return
+	}
+	if c.setBy != nil && !c.wasGiven(path) {
+		if by := c.setBy(path); by != "" {
+			message += " (set by " + by + ")"
+		}
 	}
 	c.report(locate(c.root, path), pathString(c.prefix, elements(path)), SeverityError, message, fix)
 }

@@ -191,6 +191,7 @@ func (w *draft) expand(root *yaml.Node, instance, prefer *object) *expansion {
 	vm := w.object.DeepCopy()
 	x := expander{checker: c, vm: vm, spec: &vm.Spec.Template.Spec}
 	x.expand(instance, prefer)
+	c.setBy = w.givers(d, instance, prefer)
 	out := &expansion{instancetype: instance, preference: prefer}
 	if !c.broke {
 		out.machines = w.machines(c, vm)

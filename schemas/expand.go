@@ -46,9 +46,7 @@ func (x *expander) expand(instance, prefer *object) {
 }
 
 // said names the object that is being added.
-func (x *expander) said() string {
-	return fmt.Sprintf("the %s %s at %s", x.from.address.Kind, quoteValue(x.from.address.Name), x.from.position)
-}
+func (x *expander) said() string { return x.from.said() }
 
 // conflict reports a field that both the machine and the instancetype set.
 func (x *expander) conflict(field string, value any, path ...any) {

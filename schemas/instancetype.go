@@ -37,14 +37,7 @@ func readInstancetype(d *document, h *header) {
 	case spec.CPU.Guest > maxCPUs:
 		c.fail(c.in("cpu", "guest"), fmt.Sprintf("%d vCPUs, at most %d are allowed", spec.CPU.Guest, maxCPUs), "write fewer")
 	}
-	if !c.wasGiven(c.in("memory", "guest")) {
-		c.fail(c.in("memory", "guest"), "no memory", "write memory.guest, such as 2Gi")
-	} else if spec.Memory.Guest.Sign() <= 0 {
-		c.fail(c.in("memory", "guest"), "must be more than nothing", "write a size such as 2Gi")
-	}
-	if maximum := spec.Memory.MaxGuest; maximum != nil && maximum.Cmp(spec.Memory.Guest) < 0 {
-		c.fail(c.in("memory", "maxGuest"), fmt.Sprintf("%s is less than memory.guest, which is %s", maximum.String(), spec.Memory.Guest.String()), "write more, or leave it out")
-	}
+	c.checkInstancetype(spec)
 	percent := spec.Memory.OvercommitPercent
 	if percent < 0 || percent > 100 {
 		c.fail(c.in("memory", "overcommitPercent"), fmt.Sprintf("%d is not from 0 to 100", percent), "write a percentage")
@@ -69,14 +62,12 @@ func readPreference(d *document, h *header) {
 	out := &preference{spec: manifest.Spec}
 	spec := &out.spec
 	topology := out.topology()
-	oneOf(c, func() []any { return c.in("cpu", "preferredCPUTopology") }, topology, "sockets", "cores", "threads", "spread", "any")
 	if topology == instancetypev1.Spread {
 		ratio, across := out.spread()
 		where := c.in("cpu", "spreadOptions", "ratio")
 		if !c.wasGiven(where) {
 			where = c.in("preferSpreadSocketToCoreRatio")
 		}
-		oneOf(c, func() []any { return c.in("cpu", "spreadOptions", "across") }, across, "SocketsCoresThreads", "SocketsCores", "CoresThreads")
 		switch {
 		case ratio == 0:
 			c.fail(where, "must be at least 1", "write 2, or leave it out")
@@ -84,9 +75,7 @@ func readPreference(d *document, h *header) {
 			c.fail(where, "a core has 2 threads when vCPUs are spread over cores and threads", "write 2, or leave it out")
 		}
 	}
-	if needs := spec.Requirements; needs != nil && needs.Memory != nil && needs.Memory.Guest.Sign() < 0 {
-		c.fail(c.in("requirements", "memory", "guest"), "must not be negative", "write a size such as 2Gi")
-	}
+	c.checkPreference(spec)
 	c.typeMetadata(&manifest.ObjectMeta, spec.Annotations)
 	d.keep(h, out)
 }
