@@ -76,7 +76,6 @@ func admissionExceptions() map[string]string {
 		{"former versions of KubeVirt had it, and libvirt has it still", "net-macvtap net-passt-old net-slirp"},
 		{"the disk goes to the bus that carries it when the manifest names none", "vol-downwardmetrics-implicit"},
 		{"binding plugins are containers of KubeVirt's", "net-binding-unknown"},
-		{"no API server gives out a token", "fs-sa vol-sa-cdrom vol-sa-implicit vol-sa-sata vol-sa-virtio"},
 
 		{"libvirt refuses it", `arch-arm64-secure arm64-secure arm64-smm arm64-panic panic-s390 cdrom-tray clock-policy clock-rtc-track
 			cpu-dup-feature cpu-feature-noname disk-native-cache fw-uuid gpu-dup hostdev-dup hv-spin-low hv-vendor-long

@@ -42,6 +42,9 @@ func (c *checker) checkVolumeReference(i int, v *kubevirtv1.Volume) {
 	case v.Secret != nil:
 		c.checkNamed("Secret", v.Secret.SecretName, func() []any { return in("secret", "secretName") })
 		c.checkVolumeLabel(v.Secret.VolumeLabel, func() []any { return in("secret", "volumeLabel") })
+	case v.ServiceAccount != nil:
+		c.checkNamed("service account", v.ServiceAccount.ServiceAccountName, func() []any { return in("serviceAccount", "serviceAccountName") })
+		c.warn(in("serviceAccount"), "the volume holds the file namespace and no token: a host has no Kubernetes API that one would be for", "put a token for another API into a secret volume")
 	case v.Sysprep != nil:
 		switch {
 		case v.Sysprep.Secret == nil && v.Sysprep.ConfigMap == nil:
@@ -69,8 +72,8 @@ func (c *checker) checkVolumeLabel(label string, path func() []any) {
 	switch {
 	case len(label) > maxVolumeLabel:
 		c.fail(path(), fmt.Sprintf("%d characters long, at most %d are allowed", len(label), maxVolumeLabel), "shorten it")
-	case strings.ContainsFunc(label, func(r rune) bool { return r < 0x20 || r > 0x7e }):
-		c.fail(path(), quoteValue(label)+" holds other than ASCII characters", "use letters, digits, dashes and underscores")
+	case label != "" && (!isToken(label) || strings.Contains(label, "+")):
+		c.fail(path(), quoteValue(label)+" is not a label of a volume", "use letters, digits, dashes, dots and underscores")
 	}
 }
 
@@ -83,6 +86,13 @@ func (c *checker) checkDownwardAPI(i int, source *kubevirtv1.DownwardAPIVolumeSo
 		}
 		if field.Path == "" || strings.HasPrefix(field.Path, "/") || path.Clean(field.Path) != field.Path || hasDotDot(field.Path) {
 			c.fail(in("path"), quoteValue(field.Path)+" is not the name of a file in the volume", "write it as labels or info/labels")
+		} else {
+			for name := range strings.SplitSeq(field.Path, "/") {
+				if !isContentKey(name) || len(name) > maxFileName {
+					c.fail(in("path"), quoteValue(name)+" is not the name of a file", fmt.Sprintf("use up to %d letters, digits, dashes, dots and underscores", maxFileName))
+					break
+				}
+			}
 		}
 		for other := range f {
 			if source.Fields[other].Path == field.Path && field.Path != "" {
@@ -107,7 +117,7 @@ func (c *checker) checkDownwardAPI(i int, source *kubevirtv1.DownwardAPIVolumeSo
 
 // checkSingleVolumes checks volumes of which a machine has one, and claims that two volumes would write to.
 func (c *checker) checkSingleVolumes(spec *kubevirtv1.VirtualMachineInstanceSpec) {
-	metrics, seed := -1, -1
+	metrics, seed, account := -1, -1, -1
 	for i := range spec.Volumes {
 		v := &spec.Volumes[i]
 		switch {
@@ -116,6 +126,13 @@ func (c *checker) checkSingleVolumes(spec *kubevirtv1.VirtualMachineInstanceSpec
 			c.fail(c.in("volumes", i), fmt.Sprintf("a second downwardMetrics volume; the first is %s", quoteValue(spec.Volumes[metrics].Name)), "keep one")
 		default:
 			metrics = i
+		}
+		switch {
+		case v.ServiceAccount == nil:
+		case account >= 0:
+			c.fail(c.in("volumes", i), fmt.Sprintf("a second serviceAccount volume; the first is %s", quoteValue(spec.Volumes[account].Name)), "keep one")
+		default:
+			account = i
 		}
 		if v.CloudInitNoCloud != nil || v.CloudInitConfigDrive != nil {
 			if seed >= 0 {

@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -65,7 +66,7 @@ func pathString(prefix string, path []pathElement) string {
 	for i, e := range path {
 		switch {
 		case e.key && !isIdentifier(e.name):
-			b.WriteString("[" + printable(e.name) + "]")
+			b.WriteString("[" + cmp.Or(printable(e.name), `""`) + "]")
 		case e.name == "" && !e.key:
 			b.WriteString("[" + strconv.Itoa(e.index) + "]")
 		default:

@@ -22,6 +22,8 @@ type reference struct {
 	as   string
 	// anyOf are keys of which the content must have one, although all of it is used.
 	anyOf []string
+	// files says that the guest sees the keys as files.
+	files bool
 	// optional content may be missing.
 	optional bool
 	// shared says that the machine takes part with others in a claim: it only reads, or its disk is shareable.
@@ -130,18 +132,18 @@ func (g *gatherer) volume(v *kubevirtv1.Volume, i int) {
 		source := v.CloudInitConfigDrive
 		g.cloudInit(v.Name, nameOfLocal(source.UserDataSecretRef), nameOfLocal(source.NetworkDataSecretRef), in("cloudInitConfigDrive"))
 	case v.Secret != nil:
-		g.add(reference{address: Address{Kind: KindSecret, Name: v.Secret.SecretName}, use: VolumeContent(v.Name), optional: on(v.Secret.Optional)},
+		g.add(reference{address: Address{Kind: KindSecret, Name: v.Secret.SecretName}, use: VolumeContent(v.Name), files: true, optional: on(v.Secret.Optional)},
 			in("secret", "secretName")...)
 	case v.ConfigMap != nil:
-		g.add(reference{address: Address{Kind: KindConfigMap, Name: v.ConfigMap.Name}, use: VolumeContent(v.Name), optional: on(v.ConfigMap.Optional)},
+		g.add(reference{address: Address{Kind: KindConfigMap, Name: v.ConfigMap.Name}, use: VolumeContent(v.Name), files: true, optional: on(v.ConfigMap.Optional)},
 			in("configMap", "name")...)
 	case v.Sysprep != nil:
 		answers := []string{"autounattend.xml", "unattend.xml", "Autounattend.xml", "Unattend.xml"}
 		if ref := v.Sysprep.Secret; ref != nil {
-			g.add(reference{address: Address{Kind: KindSecret, Name: ref.Name}, use: VolumeContent(v.Name), anyOf: answers}, in("sysprep", "secret", "name")...)
+			g.add(reference{address: Address{Kind: KindSecret, Name: ref.Name}, use: VolumeContent(v.Name), files: true, anyOf: answers}, in("sysprep", "secret", "name")...)
 		}
 		if ref := v.Sysprep.ConfigMap; ref != nil {
-			g.add(reference{address: Address{Kind: KindConfigMap, Name: ref.Name}, use: VolumeContent(v.Name), anyOf: answers}, in("sysprep", "configMap", "name")...)
+			g.add(reference{address: Address{Kind: KindConfigMap, Name: ref.Name}, use: VolumeContent(v.Name), files: true, anyOf: answers}, in("sysprep", "configMap", "name")...)
 		}
 	case v.PersistentVolumeClaim != nil:
 		claim(KindPersistentVolumeClaim, v.PersistentVolumeClaim.ClaimName, v.PersistentVolumeClaim.ReadOnly, "persistentVolumeClaim", "claimName")

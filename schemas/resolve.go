@@ -209,6 +209,13 @@ func (a *assembly) resolveContent(out *resolved, e *entry, r *reference) bool {
 			content = Content{r.as: value}
 		}
 	}
+	if r.files {
+		if long := content.longName(); long != "" {
+			a.fail(r.position, e.address, r.path, fmt.Sprintf("the key %s in the %s %s at %s has %d characters, and a file of the volume has at most %d",
+				quoteValue(long), kind, name, found.position, len(long), maxFileName), "shorten it")
+			return false
+		}
+	}
 	if out.contents == nil {
 		out.contents, out.secret = map[string]Content{}, map[string]bool{}
 	}

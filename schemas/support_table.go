@@ -81,10 +81,9 @@ func volumeSupport() []Support {
 		carried("volumes.configMap"), carried("volumes.containerDisk"), carried("volumes.dataVolume"),
 		carried("volumes.downwardAPI"), carried("volumes.downwardMetrics"), carried("volumes.emptyDisk"),
 		carried("volumes.ephemeral"), carried("volumes.hostDisk"), carried("volumes.persistentVolumeClaim"),
-		carried("volumes.secret"), carried("volumes.sysprep"),
+		carried("volumes.secret"), carried("volumes.serviceAccount"), carried("volumes.sysprep"),
 		kept("volumes.dataVolume.hotpluggable", unplugged), kept("volumes.persistentVolumeClaim.hotpluggable", unplugged),
 		refused("volumes.containerPath", "a libvirt host has no launcher container with files in it; use hostDisk, or a configMap or secret volume"),
-		refused("volumes.serviceAccount", "a libvirt host has no Kubernetes API that its token would be for; use a secret volume with a token from elsewhere"),
 		refused("volumes.memoryDump", "write the dump with virsh dump --memory-only"),
 	}
 }
