@@ -2,6 +2,8 @@ package schemas
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -166,7 +168,8 @@ func (c *checker) checkCPUResources(spec *kubevirtv1.VirtualMachineInstanceSpec)
 		name   string
 		values corev1.ResourceList
 	}{{"requests", resources.Requests}, {"limits", resources.Limits}} {
-		for name, quantity := range list.values {
+		for _, name := range slices.Sorted(maps.Keys(list.values)) {
+			quantity := list.values[name]
 			path := func() []any { return c.in("domain", "resources", list.name, key(name)) }
 			switch {
 			case quantity.Sign() < 0:

@@ -63,7 +63,8 @@ func (c *checker) checkPlacementNames(spec *kubevirtv1.VirtualMachineInstanceSpe
 	c.checkReference(func() []any { return c.in("priorityClassName") }, "priority class", spec.PriorityClassName)
 	c.checkReference(func() []any { return c.in("schedulerName") }, "scheduler", spec.SchedulerName)
 	c.checkReference(func() []any { return c.in("serviceAccountName") }, "service account", spec.ServiceAccountName)
-	for name, value := range spec.NodeSelector {
+	for _, name := range sortedKeys(spec.NodeSelector) {
+		value := spec.NodeSelector[name]
 		path := func() []any { return c.in("nodeSelector", key(name)) }
 		if problem := labelKeyProblem(name); problem != "" {
 			c.fail(path(), problem, "write it as kubernetes.io/hostname")
@@ -199,7 +200,8 @@ func (c *checker) checkLabelSelector(selector *metav1.LabelSelector, in func(...
 		}
 		c.checkOperator(string(expression.Operator), len(expression.Values), func(field string) []any { return in("matchExpressions", i, field) }, "In", "NotIn", "Exists", "DoesNotExist")
 	}
-	for name, value := range selector.MatchLabels {
+	for _, name := range sortedKeys(selector.MatchLabels) {
+		value := selector.MatchLabels[name]
 		problem := labelKeyProblem(name)
 		if problem == "" {
 			problem = labelValueProblem(value)

@@ -219,7 +219,8 @@ func (x *expander) memory(it *instancetypev1.MemoryInstancetype) {
 // they yield.
 func (x *expander) metadata(annotations map[string]string, strict bool) {
 	target := &x.vm.Spec.Template.ObjectMeta
-	for name, value := range annotations {
+	for _, name := range sortedKeys(annotations) {
+		value := annotations[name]
 		mine, ok := target.Annotations[name]
 		if ok && mine != value && strict {
 			x.fail(at("spec", "template", "metadata", "annotations", key(name)),

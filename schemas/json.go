@@ -28,7 +28,7 @@ func parseJSON(file *File, content []byte) {
 		}
 		if err != nil {
 			line, column := r.place(r.errorOffset(err))
-			file.unreadable(Position{File: file.Path, Line: line, Column: column}, "not valid JSON: "+explainJSON(err), "")
+			file.unreadable(Position{File: file.Path, Line: line, Column: column}, "not valid JSON: "+r.explain(err), "")
 			return
 		}
 		(&source{text: content, json: true, index: index}).read(file, root)
@@ -70,7 +70,7 @@ func (r *jsonReader) next() int {
 func (r *jsonReader) errorOffset(err error) int {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		return int(syntax.Offset) - 1
+		return r.next()
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return len(bytes.TrimRight(r.text, " \t\r\n"))
@@ -78,15 +78,18 @@ func (r *jsonReader) errorOffset(err error) int {
 	return r.next()
 }
 
-func explainJSON(err error) string {
+func (r *jsonReader) explain(err error) string {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return "the file ends before its last bracket or quote is closed"
 	}
 	message := strings.TrimPrefix(err.Error(), "json: ")
-	if strings.HasPrefix(message, "invalid character '}' looking for") || strings.HasPrefix(message, "invalid character ']' looking for") {
+	if !strings.HasPrefix(message, "invalid character '}' looking for") && !strings.HasPrefix(message, "invalid character ']' looking for") {
+		return message
+	}
+	if before := bytes.TrimRight(r.text[:min(r.next(), len(r.text))], " \t\r\n"); bytes.HasSuffix(before, []byte(",")) {
 		return "a comma after the last entry"
 	}
-	return message
+	return "a closing bracket too many, or a value that is missing"
 }
 
 // value reads the next value as a node.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -33,6 +34,9 @@ func readObject(d *document, itemKind string) {
 	h := readHeader(d, itemKind)
 	if h.kind == "" {
 		d.file.Opaque = true
+		if d.misreadKind() {
+			return
+		}
 		d.errorAt(d.root, "no kind: nobody can tell what this document is", "add apiVersion and kind; if the file is not for gitvirt, add it to .gitvirtignore")
 		return
 	}
@@ -56,6 +60,31 @@ func readObject(d *document, itemKind string) {
 			d.file.Diagnostics[i].Address = h.address()
 		}
 	}
+}
+
+// misreadKind reports a kind that is there, and is no text or not written as kind.
+func (d *document) misreadKind() bool {
+	if n := lookup(d.root, "kind"); n != nil && n.Kind != yaml.ScalarNode {
+		d.push("kind")
+		d.wrongType(n, shapeString.wanted(), unrendered(n, "write one kind, such as kind: VirtualMachine"))
+		d.pop()
+		return true
+	}
+	for i := 0; i+1 < len(d.root.Content); i += 2 {
+		if name := resolve(d.root.Content[i]); name.Kind == yaml.ScalarNode && strings.EqualFold(name.Value, "kind") && name.Value != "kind" {
+			d.errorAt(name, "no kind, but "+printable(name.Value), `did you mean "kind"?`)
+			return true
+		}
+	}
+	return false
+}
+
+// unrendered says what to do about a value that should be text: {{ }} of a template is a mapping in a mapping to YAML.
+func unrendered(n *yaml.Node, fix string) string {
+	if n.Kind == yaml.MappingNode && len(n.Content) > 0 && resolve(n.Content[0]).Kind == yaml.MappingNode {
+		return "render the templates, and commit what comes out"
+	}
+	return fix
 }
 
 func (h *header) address() Address {
@@ -200,6 +229,8 @@ func checkName(d *document, h *header) {
 		d.errorAt(generate, "the same manifest must always mean the same object, so names are not generated", "write metadata.name")
 	case h.kind == KindFleet && !h.nameSaid:
 		h.name = "fleet"
+	case h.nameSaid && h.nameNode.Kind != yaml.ScalarNode:
+		d.wrongType(h.nameNode, shapeString.wanted(), unrendered(h.nameNode, "write one name, such as web-1"))
 	case !h.nameSaid || (h.name == "" && h.nameNode.Value == ""):
 		at := h.metadata
 		if h.nameSaid {

@@ -354,6 +354,7 @@ func TestHostileInput(t *testing.T) {
 		{"a set of large machines", "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: x}\nspec:\n  replicas: 1000\n  selector: {}\n  template:\n" +
 			"    metadata:\n      annotations:\n" + largeAnnotations(20_000) + "    spec: {domain: {memory: {guest: 1Gi}}}\n"},
 		{"many sets", strings.Repeat("---\napiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: x}\nspec:\n  replicas: 1000\n  selector: {}\n  template: {spec: {domain: {memory: {guest: 1Gi}}}}\n", 500)},
+		{"many bad labels", badLabels(50_000)},
 		{"a long field", vmi("x", "  "+strings.Repeat("a", 1<<16)+": 1\n")},
 	} {
 		start := time.Now()
@@ -376,6 +377,25 @@ func largeAnnotations(n int) string {
 		fmt.Fprintf(&b, "        key-%d: value\n", i)
 	}
 	return b.String()
+}
+
+// badLabels is a machine with labels and annotations that are none.
+func badLabels(n int) string {
+	var b strings.Builder
+	b.WriteString("apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata:\n  name: x\n  labels:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "    -key%d: value\n", i)
+	}
+	return b.String() + "spec: {domain: {memory: {guest: 1Gi}}}\n"
+}
+
+// TestSameListEachTime: the mistakes that are listed are the same ones when there are more than that.
+func TestSameListEachTime(t *testing.T) {
+	text := []byte(badLabels(3000))
+	first := schemas.Parse("x.yaml", text).Diagnostics
+	if diff := cmp.Diff(first, schemas.Parse("x.yaml", text).Diagnostics); diff != "" {
+		t.Errorf("(-first +second):\n%s", diff)
+	}
 }
 
 func unknownFields(n int) string {

@@ -134,8 +134,9 @@ func (c *checker) replicas(h *header, replicas *int32) int {
 		return 0
 	}
 	c.file.members += n
-	if last := h.name + "-" + strconv.Itoa(max(n-1, 0)); h.nameUsable && len(last) > 253 {
-		c.fail(at("metadata", "name"), fmt.Sprintf("the machine %s would have a name of more than 253 characters", quoteValue(last)), "shorten the name")
+	last := len(h.namespace) + len("_") + len(h.name) + len("-") + len(strconv.Itoa(max(n-1, 0)))
+	if h.nameUsable && last > maxDomainName {
+		c.fail(at("metadata", "name"), fmt.Sprintf("namespace and name of the last machine are %d characters too long for the files that libvirt makes", last-maxDomainName), "shorten the name")
 	}
 	return n
 }

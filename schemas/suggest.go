@@ -67,6 +67,9 @@ func editDistance(a, b string) int {
 // suggestField says what to do about a field that info does not have: a similar name, or the nested mapping that
 // has it. near is the path of the field that was probably meant, relative to the mapping, or "".
 func suggestField(info *typeInfo, name string) (near, fix string) {
+	if name == "" {
+		return "", "remove it, or write its name"
+	}
 	names := make([]string, len(info.fields))
 	for i, f := range info.fields {
 		names[i] = f.name
