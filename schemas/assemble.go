@@ -46,7 +46,7 @@ func Assemble(files []*File, options ...Option) *Desired {
 	a.gather(files)
 	a.expandDrafts(files)
 	a.checkNames()
-	a.checkClaims()
+	a.checkHoldings()
 	a.resolveReferences()
 	a.checkShared()
 	a.checkServices()
@@ -262,91 +262,18 @@ func (a *assembly) checkSameName(group []entry) {
 			}
 			e.broken = true
 			message, fix := fmt.Sprintf("%s is also at %s", e.address, other.position), "rename or remove one"
-			if other.vm != nil && !other.vm.Owner.IsZero() {
+			if !same {
+				message = fmt.Sprintf("%s at %s would be the same domain", other.address, other.position)
+			}
+			if other.isMember() {
 				message += ", where it is a member of " + other.vm.Owner.String()
 			}
-			if !same {
-				message = fmt.Sprintf("the %s of the same name at %s would be the same domain", other.address.Kind, other.position)
+			if e.isMember() {
+				message = fmt.Sprintf("its member %s: %s", e.address.Name, message)
 			}
 			a.fail(e.position, e.address, "metadata.name", message, fix)
 			break // one other place is enough
 		}
-	}
-}
-
-// claimant is a machine's claim.
-type claimant struct {
-	entry *entry
-	claim *claim
-}
-
-type claimKey struct {
-	kind  claimKind
-	value string
-}
-
-// checkClaims finds MAC addresses, firmware UUIDs and disk images that several machines lay claim to. Hashes, which
-// were computed when the files were read, tell the few claims that need a closer look.
-func (a *assembly) checkClaims() {
-	total := 0
-	for i := range a.entries {
-		if vm := a.entries[i].vm; vm != nil {
-			total += len(vm.claims)
-		}
-	}
-	seen := make(map[uint64]struct{}, total)
-	suspects := map[uint64]struct{}{}
-	a.eachClaim(func(_ *entry, c *claim) {
-		if _, taken := seen[c.hash]; taken {
-			suspects[c.hash] = struct{}{}
-		}
-		seen[c.hash] = struct{}{}
-	})
-	if len(suspects) == 0 {
-		return
-	}
-	groups := map[claimKey][]claimant{}
-	a.eachClaim(func(e *entry, c *claim) {
-		if _, suspect := suspects[c.hash]; suspect {
-			k := claimKey{c.kind, c.value}
-			if group := groups[k]; len(group) == 0 || group[len(group)-1].entry != e { // once per machine
-				groups[k] = append(group, claimant{e, c})
-			}
-		}
-	})
-	for k, claimants := range groups {
-		if len(claimants) > 1 && slices.ContainsFunc(claimants, func(c claimant) bool { return !c.claim.shared }) {
-			a.reportConflict(k, claimants)
-		}
-	}
-}
-
-// eachClaim visits the claims that exclude one another.
-func (a *assembly) eachClaim(visit func(*entry, *claim)) {
-	for i := range a.entries {
-		e := &a.entries[i]
-		if e.vm == nil {
-			continue
-		}
-		for j := range e.vm.claims {
-			visit(e, &e.vm.claims[j])
-		}
-	}
-}
-
-func (a *assembly) reportConflict(k claimKey, claimants []claimant) {
-	fix := "change one, or leave it out: gitvirt derives one"
-	if k.kind == claimHostDisk {
-		fix = "give each machine its own image, or make every disk of it shareable or read-only"
-	}
-	for i, c := range claimants {
-		other := claimants[0]
-		if i == 0 {
-			other = claimants[1]
-		}
-		c.entry.broken = true
-		a.fail(c.claim.position, c.entry.address, c.claim.path,
-			fmt.Sprintf("%s has the %s %s too, at %s", other.entry.address, k.kind.said(), k.value, other.claim.position), fix)
 	}
 }
 

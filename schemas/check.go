@@ -18,7 +18,8 @@ type checker struct {
 	// spec is the path of the VirtualMachineInstanceSpec.
 	spec    []any
 	address Address
-	claims  []claim
+	// holdings are gathered for Assemble.
+	holdings []holding
 	// wrong are the paths that had mistakes when the object was read, and those that misspelt fields were meant to be.
 	wrong []string
 	// setBy names the instancetype or the preference that gave the machine what is at a path; nil when there is none.

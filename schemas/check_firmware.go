@@ -19,7 +19,7 @@ func (c *checker) checkFirmware(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 		} else if parsed == uuid.Nil {
 			c.fail(in("uuid"), "the UUID is all zeros", "leave it out, gitvirt derives one")
 		} else {
-			c.claim(claimUUID, parsed.String(), in("uuid"), false)
+			c.hold(holdsUUID, parsed.String(), in("uuid"), false)
 		}
 	}
 	if strings.ContainsFunc(firmware.Serial, unicode.IsControl) {

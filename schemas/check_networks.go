@@ -224,7 +224,7 @@ func (c *checker) checkBinding(iface *kubevirtv1.Interface, network *kubevirtv1.
 	}
 }
 
-// checkMAC checks an explicit MAC address and claims it.
+// checkMAC checks an explicit MAC address and holds it.
 func (c *checker) checkMAC(mac string, path func() []any) {
 	if mac == "" {
 		return
@@ -241,11 +241,11 @@ func (c *checker) checkMAC(mac string, path func() []any) {
 		c.fail(path(), "the MAC address is all zeros", "leave it out, gitvirt derives one")
 		return
 	}
-	for _, other := range c.claims {
-		if other.kind == claimMAC && other.value == parsed.String() {
+	for _, other := range c.holdings {
+		if other.kind == holdsMAC && other.value == parsed.String() {
 			c.fail(path(), fmt.Sprintf("two interfaces of this machine have the MAC address %s; the first is at line %d", parsed, other.position.Line), "change one")
 			return
 		}
 	}
-	c.claim(claimMAC, parsed.String(), path(), false)
+	c.hold(holdsMAC, parsed.String(), path(), false)
 }

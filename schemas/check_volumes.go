@@ -138,12 +138,12 @@ func (c *checker) checkHostDisk(i int, disk *kubevirtv1.HostDisk, spec *kubevirt
 					d.LUN != nil && d.LUN.ReadOnly || d.CDRom != nil && (d.CDRom.ReadOnly == nil || *d.CDRom.ReadOnly)
 			}
 		}
-		for _, other := range c.claims {
-			if other.kind == claimHostDisk && other.value == disk.Path && !(other.shared && shared) {
+		for _, other := range c.holdings {
+			if other.kind == holdsHostDisk && other.value == disk.Path && !(other.shared && shared) {
 				c.fail(in("path"), fmt.Sprintf("two volumes of this machine use %s; the first is at line %d", quoteValue(disk.Path), other.position.Line), "use one volume")
 			}
 		}
-		c.claim(claimHostDisk, disk.Path, in("path"), shared)
+		c.hold(holdsHostDisk, disk.Path, in("path"), shared)
 	}
 	create := disk.Type == kubevirtv1.HostDiskExistsOrCreate
 	switch {

@@ -54,7 +54,9 @@ type told struct {
 // maxDiagnostics bounds what is listed for one file.
 const maxDiagnostics = 1000
 
-func (d *document) push(name string)   { d.path = append(d.path, pathElement{name: name, key: name == ""}) }
+func (d *document) push(name string) {
+	d.path = append(d.path, pathElement{name: name, key: name == ""})
+}
 func (d *document) pushKey(key string) { d.path = append(d.path, pathElement{name: key, key: true}) }
 func (d *document) pushIndex(i int)    { d.path = append(d.path, pathElement{index: i}) }
 func (d *document) pop()               { d.path = d.path[:len(d.path)-1] }

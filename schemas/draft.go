@@ -114,7 +114,7 @@ func (w *draft) machines(c *checker, object *kubevirtv1.VirtualMachine) []*VM {
 		return nil
 	}
 	for i, vm := range machines {
-		vm.claims = c.claims
+		vm.holdings = c.holdings
 		if i > 0 && vm.Object.Spec.Template == machines[i-1].Object.Spec.Template {
 			vm.references = machines[i-1].references
 		} else {

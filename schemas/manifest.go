@@ -71,7 +71,7 @@ type VM struct {
 	// Hash is the hex SHA-256 of Record: equal hashes mean equal wishes.
 	Hash string
 
-	claims     []claim
+	holdings   []holding
 	references []reference
 	uses       []claimUse
 	// labels are those that Services select by.
