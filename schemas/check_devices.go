@@ -171,6 +171,10 @@ func (c *checker) checkHostDevices(devices *kubevirtv1.Devices) {
 // checkResourceName checks the name under which the Fleet permits devices.
 func (c *checker) checkResourceName(list string, i int, name string) {
 	path := func() []any { return c.in("domain", "devices", list, i, "deviceName") }
+	claimed := c.misread(c.in("domain", "devices", list, i, "claimName")) || c.misread(c.in("domain", "devices", list, i, "requestName"))
+	if name == "" && claimed {
+		return // as was said
+	}
 	if name == "" {
 		c.fail(path(), "no deviceName", "name the resource that permittedHostDevices of the Fleet lists, such as nvidia.com/GA102")
 	} else if problem := labelKeyProblem(name); problem != "" {

@@ -146,7 +146,7 @@ func readFleet(d *document, h *header) {
 	if problem := branchProblem(spec.Status.Branch); problem != "" {
 		c.fail(at("spec", "status", "branch"), problem, "use a name such as "+DefaultStatusBranch)
 	}
-	if interval := time.Duration(spec.Interval); interval != 0 && interval < time.Second {
+	if interval := time.Duration(spec.Interval); interval < time.Second && c.wasGiven(at("spec", "interval")) {
 		c.fail(at("spec", "interval"), fmt.Sprintf("%s is shorter than a second", interval), "use 1s or more")
 	}
 	c.permittedDevices(spec.PermittedHostDevices)

@@ -82,6 +82,7 @@ func volumeSupport() []Support {
 		carried("volumes.downwardAPI"), carried("volumes.downwardMetrics"), carried("volumes.emptyDisk"),
 		carried("volumes.ephemeral"), carried("volumes.hostDisk"), carried("volumes.persistentVolumeClaim"),
 		carried("volumes.secret"), carried("volumes.serviceAccount"), carried("volumes.sysprep"),
+		kept("volumes.downwardAPI.fields.mode", "all files of the volume are read-only to the guest, whatever their mode"),
 		kept("volumes.dataVolume.hotpluggable", unplugged), kept("volumes.persistentVolumeClaim.hotpluggable", unplugged),
 		refused("volumes.containerPath", "a libvirt host has no launcher container with files in it; use hostDisk, or a configMap or secret volume"),
 		refused("volumes.memoryDump", "write the dump with virsh dump --memory-only"),

@@ -19,9 +19,9 @@ func (c *cli) explainCommand() *cobra.Command {
 		Use:   "explain PATH",
 		Short: "Explain a field of a manifest",
 		Long: `Explain a field of a manifest: its type and description, which values it takes, the default, whether gitvirt carries it
-out, and what a change of it means for a running guest. A path begins with a kind or its short name: vm, vmi, vmirs,
-vmpool, instancetype, preference, dv, pvc, secret, cm, svc, fleet.
+out, and what a change of it means for a running guest. A path begins with a kind or its short name:
 
+` + kindList() + `
 Exit codes: 0 done, 1 there is no such field.`,
 		Example: `  gitvirt explain vm
   gitvirt explain vm.spec.template.spec.domain.cpu
@@ -49,6 +49,15 @@ Exit codes: 0 done, 1 there is no such field.`,
 	command.Flags().BoolVar(&recursive, "recursive", false, "list all fields below, not only the next ones")
 	addOutput(command, &output, "text", "json", "yaml")
 	return command
+}
+
+// kindList is the kinds with what people type for them, one line each.
+func kindList() string {
+	var b strings.Builder
+	for _, kind := range schemas.DescribedKinds() {
+		fmt.Fprintf(&b, "  %s\n", strings.Join(append([]string{kind.Name}, kind.ShortNames...), ", "))
+	}
+	return b.String()
 }
 
 // completeField completes a path, one part at a time.
