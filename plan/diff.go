@@ -306,3 +306,10 @@ func cut(text string) string {
 	}
 	return string(runes[:briefLength]) + "..."
 }
+
+// isDigest reports whether the values are digests of a content, which tell people nothing.
+func (c Change) isDigest() bool {
+	before, ok := c.Before.(string)
+	after, alsoOK := c.After.(string)
+	return ok && alsoOK && within(c.Path, "contents") && strings.HasPrefix(before, "sha256:") && strings.HasPrefix(after, "sha256:")
+}
