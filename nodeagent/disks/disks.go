@@ -96,6 +96,9 @@ type Store struct {
 
 	mu    sync.Mutex
 	locks map[string]*volumeLock
+
+	// probing is held while a device is opened in a way that only one may.
+	probing sync.Mutex
 }
 
 // NewStore returns the store in dir, an absolute path, and makes its directories.

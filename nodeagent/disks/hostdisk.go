@@ -28,8 +28,10 @@ type HostDisk struct {
 	Create bool
 	// Capacity is the size of a disk that is made, in bytes. A disk that is there keeps its size.
 	Capacity int64
-	// Shared allows a disk that another process has open (KubeVirt's shared).
+	// Shared allows a disk that another guest has open, too, be it to write (KubeVirt's shared).
 	Shared bool
+	// ReadOnly says that the guest only reads: then it may be open elsewhere, and even be mounted by the host.
+	ReadOnly bool
 }
 
 // EnsureHostDisk returns the hostDisk of a volume and, when allowed to, makes it: a sparse raw file, for which the file system
@@ -249,7 +251,7 @@ func (s *Store) adopt(v volume, file *os.File, want HostDisk, made bool) (Ensure
 	if err != nil {
 		return Ensured{}, err
 	}
-	if !want.Shared {
+	if !want.Shared && !want.ReadOnly {
 		if err := diskfile.CheckUnused(path); err != nil {
 			return Ensured{}, err
 		}

@@ -45,6 +45,7 @@ func (r *renderer) deviceOf(in *kubevirtv1.Disk) diskDevice {
 	case in.Disk != nil:
 		out.bus, out.readonly = in.Disk.Bus, in.Disk.ReadOnly
 	}
+	out.readonly = out.readonly || r.onlyRead(in.Name)
 	if out.bus == "" {
 		out.bus = r.arch.diskBus
 		if out.device == "cdrom" && out.bus == kubevirtv1.DiskBusVirtio {
@@ -55,6 +56,17 @@ func (r *renderer) deviceOf(in *kubevirtv1.Disk) diskDevice {
 		out.bus = kubevirtv1.DiskBusSCSI // KubeVirt's default, on which libvirt passes nothing through
 	}
 	return out
+}
+
+// onlyRead reports whether a volume is a claim that is only read. In KubeVirt the Pod mounts it read-only, so that what a guest
+// writes fails; here nothing but the device can see to that.
+func (r *renderer) onlyRead(name string) bool {
+	for i := range r.spec.Volumes {
+		if claim := r.spec.Volumes[i].PersistentVolumeClaim; claim != nil && r.spec.Volumes[i].Name == name {
+			return claim.ReadOnly
+		}
+	}
+	return false
 }
 
 func (r *renderer) usesBus(bus kubevirtv1.DiskBus) bool {
