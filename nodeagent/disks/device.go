@@ -179,10 +179,15 @@ func (s *Store) ensureClaimPath(ctx context.Context, want Claim) (Ensured, error
 	return Ensured{Path: path, Format: diskfile.Raw, CapacityBytes: capacity, Created: made}, errors.Join(err, file.Close())
 }
 
-// claimDirectory finds the directory of a claim whose PersistentVolume names one, to share it as a file system.
+// claimDirectory finds the directory of a claim whose PersistentVolume names one, to share it as a file system. What a guest is
+// given so it reads and writes with the rights of the host, so that the operator has to say where that may be.
 func (s *Store) claimDirectory(want Claim) (string, error) {
-	if err := s.checkHostPath(want.Path); err != nil {
+	if err := s.checkHostFolder(want.Path); err != nil {
 		return "", err
+	}
+	if len(s.opts.HostDiskRoots) == 0 {
+		return "", fmt.Errorf("path %s: a directory of the host is shared with a guest only below a folder that the operator named; start gitvirt-agent with --host-disk-root %s: %w",
+			want.Path, want.Path, ErrForbidden)
 	}
 	// Opened as the parent of a file in it, the directory is checked against the roots.
 	dir, err := s.openParent(HostDisk{Path: filepath.Join(want.Path, "files")})
@@ -195,5 +200,13 @@ func (s *Store) claimDirectory(want Claim) (string, error) {
 		return "", err
 	}
 	path, err := s.realPath(file, HostDisk{Path: want.Path})
-	return path, errors.Join(err, file.Close())
+	return path, errors.Join(err, s.checkHostFolder(path), file.Close())
+}
+
+// checkHostFolder is checkHostPath for a directory, below which gitvirt's own files must not lie either.
+func (s *Store) checkHostFolder(path string) error {
+	if below(path, s.files.Dir) || below(path, s.real) {
+		return fmt.Errorf("path %s: gitvirt's own files lie below it; name another directory: %w", path, ErrForbidden)
+	}
+	return s.checkHostPath(path)
 }

@@ -74,7 +74,11 @@ func (s *Store) checkHostPath(path string) error {
 	case strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("path %q: it holds a control character: %w", path, ErrForbidden)
 	}
-	if below(s.files.Dir, path) && !s.hasRootFor(path) {
+	named := path
+	if relative, err := filepath.Rel(s.real, path); err == nil && filepath.IsLocal(relative) {
+		named = filepath.Join(s.files.Dir, relative) // as the roots are named
+	}
+	if below(s.files.Dir, named) && !s.hasRootFor(named) {
 		return fmt.Errorf("path %s: it lies among gitvirt's own files: %w", path, ErrForbidden)
 	}
 	return nil
