@@ -129,9 +129,7 @@ func (r *renderer) disk(in *kubevirtv1.Disk, names *targets) error {
 	if !empty {
 		r.source(volume, block, in)
 	}
-	if volume.Backing != "" {
-		r.backing(volume)
-	}
+	r.backing(volume)
 	target, place := names.next(device.bus)
 	r.leaf("target", "dev", target, "bus", string(device.bus), "tray", device.tray)
 	if custom := in.BlockSize; custom != nil {
@@ -177,8 +175,15 @@ func (r *renderer) source(volume *Volume, block bool, in *kubevirtv1.Disk) {
 	r.leaf("source", attribute, volume.Path)
 }
 
-// backing names the whole chain, so that QEMU follows no file name a guest could have written into an image.
+// backing names the whole chain, or says that there is none, so that neither libvirt nor QEMU follows a file name that a guest
+// could have written into an image.
 func (r *renderer) backing(volume *Volume) {
+	if volume.Backing == "" {
+		if volume.Format == "qcow2" {
+			r.leaf("backingStore")
+		}
+		return
+	}
 	kind, attribute := "file", "file"
 	if strings.HasPrefix(volume.Backing, "/dev/") {
 		kind, attribute = "block", "dev"
