@@ -77,7 +77,8 @@ func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volum
 		volume.Path, err = v.store.EnsureClaimFolder(ctx, want)
 		return err
 	}
-	want.Shared = want.Shared || shared(m.spec(), source) || opened(before, volume.Path)
+	want.Shared = want.Shared || shareable(m.spec(), source) || opened(before, volume.Path)
+	want.ReadOnly = onlyReads(m.spec(), source)
 	disk, err := v.store.EnsureClaim(ctx, want)
 	fill(volume, disk)
 	return err
@@ -103,7 +104,7 @@ func (v *volumes) ephemeral(ctx context.Context, m *machine, source kubevirtv1.V
 	if err != nil {
 		return err
 	}
-	want.Shared = true
+	want.ReadOnly = true
 	disk, err := v.store.EnsureClaim(ctx, want)
 	if err != nil {
 		return err

@@ -103,15 +103,20 @@ func TestSharedVolumes(t *testing.T) {
 	readOnly := kubevirtv1.Volume{Name: "v"}
 	readOnly.PersistentVolumeClaim = &kubevirtv1.PersistentVolumeClaimVolumeSource{}
 	spec := &kubevirtv1.VirtualMachineInstanceSpec{}
-	if shared(spec, readOnly) {
+	if onlyReads(spec, readOnly) || shareable(spec, readOnly) {
 		t.Error("a claim is shared though nothing says so")
 	}
 	readOnly.PersistentVolumeClaim.ReadOnly = true
-	if !shared(spec, readOnly) {
-		t.Error("a claim that is only read is not shared")
+	if !onlyReads(spec, readOnly) || shareable(spec, readOnly) {
+		t.Error("a claim that is only read is written to")
 	}
 	spec.Domain.Devices.Disks = []kubevirtv1.Disk{{Name: "w", DiskDevice: kubevirtv1.DiskDevice{CDRom: &kubevirtv1.CDRomTarget{}}}}
-	if !shared(spec, kubevirtv1.Volume{Name: "w"}) {
-		t.Error("a CD-ROM is not shared")
+	if !onlyReads(spec, kubevirtv1.Volume{Name: "w"}) {
+		t.Error("a CD-ROM is written to")
+	}
+	yes := true
+	spec.Domain.Devices.Disks[0] = kubevirtv1.Disk{Name: "w", Shareable: &yes, DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{}}}
+	if onlyReads(spec, kubevirtv1.Volume{Name: "w"}) || !shareable(spec, kubevirtv1.Volume{Name: "w"}) {
+		t.Error("a shareable disk is not one that others write to")
 	}
 }

@@ -31,6 +31,7 @@ type settings struct {
 	hostDiskRoots      []string
 	reservedCPUs       string
 	hostRoot           string
+	localImports       bool
 }
 
 // Option adjusts an Agent.
@@ -41,9 +42,15 @@ func WithInsecureRegistries(hosts ...string) Option {
 	return func(s *settings) { s.insecureRegistries = append(s.insecureRegistries, hosts...) }
 }
 
-// WithHostDiskRoots names the folders below which hostDisk files may lie; none means anywhere.
+// WithHostDiskRoots names the folders below which hostDisk files may lie, and directories of the host that guests share; none means
+// files anywhere, and no directories.
 func WithHostDiskRoots(roots ...string) Option {
 	return func(s *settings) { s.hostDiskRoots = append(s.hostDiskRoots, roots...) }
+}
+
+// WithLocalImports lets imports fetch from loopback and link-local addresses, where services of the host listen.
+func WithLocalImports(allow bool) Option {
+	return func(s *settings) { s.localImports = allow }
 }
 
 // volumes makes what the volumes of VMs are made of.
@@ -67,7 +74,7 @@ func openVolumes(dir string, s settings) (*volumes, error) {
 		return nil, fmt.Errorf("opening the image cache: %w", err)
 	}
 	return &volumes{
-		store: store, files: store.Files(), images: cache, imports: imports.New(cache, store, imports.Options{}), reserved: newReservations(),
+		store: store, files: store.Files(), images: cache, imports: imports.New(cache, store, imports.Options{AllowLocal: s.localImports}), reserved: newReservations(),
 	}, nil
 }
 

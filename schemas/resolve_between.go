@@ -94,7 +94,14 @@ func (a *assembly) checkLinks(objects []*object) {
 		}
 		for i := range source.links {
 			link := &source.links[i]
-			if a.find(link.address) != nil || isClaim(link.address.Kind) && a.find(otherClaim(link.address)) != nil {
+			target := a.find(link.address)
+			if target == nil && isClaim(link.address.Kind) {
+				target = a.find(otherClaim(link.address))
+			}
+			if target != nil {
+				if isClaim(link.address.Kind) && a.volumeOf(o) == nil && !a.copies(o, link, target) {
+					a.brokenObjects[o.address] = o.position
+				}
 				continue
 			}
 			if !a.missed(&entry{address: o.address}, link) {
@@ -102,6 +109,29 @@ func (a *assembly) checkLinks(objects []*object) {
 			}
 		}
 	}
+}
+
+// volumeOf returns the PersistentVolume that a claim stands for; nil when the host makes its image.
+func (a *assembly) volumeOf(claim *object) *object {
+	source := claim.value.(*claimSource) //nolint:forcetypeassert // of this kind
+	for i := range source.links {
+		if source.links[i].address.Kind == KindPersistentVolume {
+			return a.find(source.links[i].address)
+		}
+	}
+	return a.bound[claimName{claim.address.Namespace, claim.address.Name}]
+}
+
+// copies reports whether the source of a copy can be one: a host copies the images that it made itself.
+func (a *assembly) copies(claim *object, link *reference, source *object) bool {
+	volume := a.volumeOf(source)
+	if volume == nil {
+		return true
+	}
+	a.fail(link.position, claim.address, link.path, fmt.Sprintf("the %s %s is the PersistentVolume %s at %s, and gitvirt copies only claims whose image it made itself",
+		source.address.Kind, quoteValue(source.address.Name), quoteValue(volume.address.Name), volume.position),
+		"import the image with http, or copy it on the host and name the copy in a PersistentVolume")
+	return false
 }
 
 // claimUser is a machine and how it refers to a claim.
