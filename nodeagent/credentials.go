@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
 	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -23,9 +25,18 @@ type credentials struct {
 	Passwords map[string][]byte `json:"passwords,omitempty"`
 }
 
-// credentialsOf gathers the access credentials that go through the guest agent; nil when there are none. Those that go
-// through cloud-init are part of its volume. A user that several credentials name gets the keys of all.
+// throughAgent reports whether a credential goes through the guest agent. The others are part of cloud-init's volume.
+func throughAgent(credential kubevirtv1.AccessCredential) bool {
+	keys, password := credential.SSHPublicKey, credential.UserPassword
+	return (keys != nil && keys.PropagationMethod.QemuGuestAgent != nil) || (password != nil && password.PropagationMethod.QemuGuestAgent != nil)
+}
+
+// credentialsOf gathers the access credentials that go through the guest agent; nil when there are none. A user that several
+// credentials name gets the keys of all.
 func credentialsOf(m *machine) *credentials {
+	if !slices.ContainsFunc(m.spec().AccessCredentials, throughAgent) {
+		return nil
+	}
 	out := &credentials{Keys: map[string][]string{}, Passwords: map[string][]byte{}}
 	for i, credential := range m.spec().AccessCredentials {
 		values := m.wire.GetContents()[schemas.CredentialContent(i)].GetValues()
@@ -41,9 +52,6 @@ func credentialsOf(m *machine) *credentials {
 		if in := credential.UserPassword; in != nil && in.PropagationMethod.QemuGuestAgent != nil {
 			maps.Copy(out.Passwords, values)
 		}
-	}
-	if len(out.Keys) == 0 && len(out.Passwords) == 0 {
-		return nil
 	}
 	return out
 }

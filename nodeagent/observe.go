@@ -298,6 +298,9 @@ func (a *Agent) unreadable(name string, err error) *seen {
 // addressInterval is how often guests are asked for their IP addresses: they come and go without an event.
 const addressInterval = 10 * time.Second
 
+// maxAddresses is how many addresses of a guest are told: its agent may claim to have any number.
+const maxAddresses = 64
+
 // followAddresses keeps the addresses of the running guests up to date. It has a goroutine of its own, because a guest
 // agent may take a second to answer, or to be given up on.
 func (a *Agent) followAddresses(ctx context.Context) {
@@ -322,6 +325,7 @@ func (a *Agent) refreshAddresses(ctx context.Context, now *seen) {
 		return
 	}
 	addresses, err := a.hypervisor.Addresses(ctx, now.domain.Name)
+	addresses = addresses[:min(len(addresses), maxAddresses)]
 	if err != nil || slices.Equal(addresses, old.GetAddresses()) {
 		return // what is not known now is asked again next time
 	}

@@ -237,7 +237,7 @@ func (v *view) take(w *watcher) update {
 	return out
 }
 
-// message returns what watchers are told of a domain, what its guest says included.
+// message returns what watchers are told of a domain, what its guest says included. It can always be encoded.
 func (u *update) message(name string) proto.Message {
 	now := u.domains[name]
 	if now == nil {
@@ -246,14 +246,14 @@ func (u *update) message(name string) proto.Message {
 	health, said := u.health[name]
 	domain, ok := now.message.(*api.Domain)
 	if !said || !ok {
-		return now.message
+		return encodable(now.message)
 	}
 	out, ok := proto.Clone(domain).(*api.Domain)
 	if !ok {
-		return now.message
+		return encodable(now.message)
 	}
 	out.Ready, out.ReadyReason, out.CredentialsProblem = health.ready, health.readyReason, health.credentials
-	return out
+	return encodable(out)
 }
 
 // blind reports whether nothing is known of the host.

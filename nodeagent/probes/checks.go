@@ -15,6 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 )
 
 // Guest is how a guest can be reached.
@@ -36,7 +39,7 @@ func NewCheck(probe *kubevirtv1.Probe, guest Guest) (Check, error) {
 	case probe.GuestAgentPing != nil:
 		return func(ctx context.Context) (Result, string) {
 			if err := guest.Ping(ctx); err != nil {
-				return Failure, err.Error()
+				return unanswered(err), err.Error()
 			}
 			return Success, ""
 		}, nil
@@ -67,11 +70,23 @@ func portOf(port intstr.IntOrString) (int, error) {
 	return number, nil
 }
 
+// unanswered says what it proves that the guest agent did not do what it was asked for: nothing, when it never was asked.
+func unanswered(err error) Result {
+	switch {
+	case errors.Is(err, hypervisor.ErrNoAgent), errors.Is(err, guestagent.ErrRunning):
+		return Failure // even when it is the time that was over: it had its time
+	case errors.Is(err, hypervisor.ErrUnavailable), errors.Is(err, hypervisor.ErrNotFound),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return Unknown
+	}
+	return Failure // it was told no
+}
+
 func execCheck(ctx context.Context, guest Guest, command []string) (Result, string) {
 	code, _, err := guest.Exec(ctx, command[0], command[1:]...)
 	switch {
 	case err != nil:
-		return Failure, err.Error()
+		return unanswered(err), err.Error()
 	case code != 0:
 		return Failure, fmt.Sprintf("%s ended with exit code %d", command[0], code)
 	}
@@ -105,6 +120,9 @@ func tcpCheck(ctx context.Context, guest Guest, host string, port int) (Result, 
 // maxRedirects bounds how far an answer leads on.
 const maxRedirects = 10
 
+// maxHeader bounds, in bytes, how much of an answer's header a guest has read here.
+const maxHeader = 64 << 10
+
 func httpCheck(ctx context.Context, guest Guest, get *corev1.HTTPGetAction, port int) (Result, string) {
 	address, err := target(guest, get.Host, port)
 	if err != nil {
@@ -133,8 +151,9 @@ func httpCheck(ctx context.Context, guest Guest, get *corev1.HTTPGetAction, port
 	}
 	client := &http.Client{
 		Transport: &http.Transport{
-			DisableKeepAlives: true,
-			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as Kubernetes: a probe asks whether it answers, not who
+			DisableKeepAlives:      true,
+			MaxResponseHeaderBytes: maxHeader,
+			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as Kubernetes: a probe asks whether it answers, not who
 		},
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {
 			if next.URL.Hostname() != via[0].URL.Hostname() || len(via) >= maxRedirects {
@@ -150,7 +169,8 @@ func httpCheck(ctx context.Context, guest Guest, get *corev1.HTTPGetAction, port
 	defer func() { _ = response.Body.Close() }()
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 10<<10)) // the status has been read; the rest is politeness
 	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
-		return Failure, fmt.Sprintf("the answer is %s", response.Status)
+		// Not the words beside the number: they are the guest's.
+		return Failure, fmt.Sprintf("the answer is %d %s", response.StatusCode, http.StatusText(response.StatusCode))
 	}
 	return Success, ""
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
+	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/probes"
 )
 
@@ -158,7 +160,7 @@ func TestChecks(t *testing.T) {
 	}
 	exec := kubevirtv1.Handler{Exec: &corev1.ExecAction{Command: []string{"test", "-e", "/x"}}}
 	ping := kubevirtv1.Handler{GuestAgentPing: &kubevirtv1.GuestAgentPing{}}
-	silent := errors.New("no guest agent answers")
+	silent := hypervisor.ErrNoAgent
 	for _, test := range []struct {
 		reason  string
 		handler kubevirtv1.Handler
@@ -168,6 +170,12 @@ func TestChecks(t *testing.T) {
 	}{
 		{"an agent that answers", ping, guest{}, probes.Success, ""},
 		{"an agent that does not", ping, guest{agent: silent}, probes.Failure, "no guest agent answers"},
+		{"an agent that nobody could ask", ping, guest{agent: hypervisor.ErrUnavailable}, probes.Unknown, "hypervisor unavailable"},
+		{"an agent that had no time", ping, guest{agent: context.DeadlineExceeded}, probes.Unknown, "deadline"},
+		{"an agent that had its time", ping, guest{agent: fmt.Errorf("%w: %w", hypervisor.ErrNoAgent, context.DeadlineExceeded)}, probes.Failure, "no guest agent"},
+		{"an agent that refuses", exec, guest{agent: errors.New("guest-exec is disabled")}, probes.Failure, "disabled"},
+		{"a program that does not end", exec, guest{agent: fmt.Errorf("%w: %w", guestagent.ErrRunning, context.DeadlineExceeded)}, probes.Failure, "not ended"},
+		{"a program that nobody could ask for", exec, guest{agent: hypervisor.ErrUnavailable}, probes.Unknown, "hypervisor unavailable"},
 		{"a program that succeeds", exec, guest{}, probes.Success, ""},
 		{"a program that fails", exec, guest{code: 2}, probes.Failure, "test ended with exit code 2"},
 		{"a program that nobody can run", exec, guest{agent: silent}, probes.Failure, "no guest agent answers"},
