@@ -29,6 +29,8 @@ var impacts = []impact{
 	{"spec.dnsPolicy", ConsequenceNone},
 	{"spec.dnsConfig", ConsequenceNone},
 	{"spec.domain.firmware.uuid", ConsequenceReplace},
+	{"spec.domain.devices.interfaces.ports", ConsequenceLive},
+	{"spec.domain.devices.interfaces.portRanges", ConsequenceLive},
 	{"spec.instancetype", ConsequenceNone}, // what it sets is compared field by field
 	{"spec.preference", ConsequenceNone},   // so is this
 	{"spec", ConsequenceRestart},

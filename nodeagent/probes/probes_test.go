@@ -103,6 +103,8 @@ type guest struct {
 	agent   error
 	code    int
 	address string
+	answers []bool // whether it takes connections, one after the other; nothing means yes
+	lost    error  // nobody can tell
 	ran     []string
 }
 
@@ -113,11 +115,18 @@ func (g *guest) Exec(_ context.Context, program string, arguments ...string) (in
 	return g.code, nil, g.agent
 }
 
-func (g *guest) Address() (string, error) {
+func (g *guest) Address(int) (string, error) {
 	if g.address == "" {
 		return "", errors.New("behind user-mode networking")
 	}
 	return g.address, nil
+}
+
+func (g *guest) Answers(context.Context, int) (bool, error) {
+	if len(g.answers) > 1 {
+		g.answers = g.answers[1:]
+	}
+	return len(g.answers) == 0 || g.answers[0], g.lost
 }
 
 func TestChecks(t *testing.T) {
