@@ -53,10 +53,9 @@ func Open(ctx context.Context, guest Guest, wanted []schemas.ForwardedPort) (map
 	open := map[schemas.ForwardedPort]uint16{}
 	taken := map[schemas.ForwardedPort]bool{}
 	for _, row := range have {
-		taken[schemas.ForwardedPort{Protocol: row.protocol, Port: row.listen}] = true
 		to := schemas.ForwardedPort{Protocol: row.protocol, Port: row.port}
 		if open[to] == 0 && slices.Contains(wanted, to) {
-			open[to] = row.listen
+			open[to], taken[schemas.ForwardedPort{Protocol: row.protocol, Port: row.listen}] = row.listen, true
 			continue
 		}
 		if _, err := guest.Monitor(ctx, fmt.Sprintf("hostfwd_remove %s %s", guest.Netdev, guest.endpoint(row.protocol, row.listen))); err != nil {

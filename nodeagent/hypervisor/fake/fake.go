@@ -311,6 +311,7 @@ func (h *Hypervisor) start(d *domain, state hypervisor.State) {
 
 func (h *Hypervisor) stop(d *domain, reason hypervisor.StopReason) {
 	d.State, d.StopReason, d.Live = hypervisor.StateShutoff, reason, ""
+	d.monitor.start("")
 	if d.Config == "" {
 		delete(h.domains, d.Name) // transient
 	}
