@@ -51,6 +51,14 @@ test: setup guest ## Run every test, those against real libvirt and QEMU include
 bench: setup guest ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)
 	GITVIRT_GUEST="$$(hack/guest/path.sh)" go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -p 1 -timeout 60m ./...
 
+.PHONY: bench-kubevirt
+bench-kubevirt: ## Measure rendering against KubeVirt's own converter
+	@hack/bench_kubevirt.sh
+
+.PHONY: conformance
+conformance: ## Ask KubeVirt's own converter whether what is kept of its domains is true
+	GITVIRT_KUBEVIRT="$(CURDIR)/hack/kubevirt.sh" go test -count=1 -run TestCorpusIsKubeVirts ./nodeagent/domainxml
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME (default 60s)
 	@hack/fuzz.sh $(FUZZTIME)

@@ -238,7 +238,10 @@ func (e *execution) write(ctx context.Context, record *domainxml.Record, definit
 
 // refresh makes ready what the next power-on needs, whoever switches the guest on. What a running guest has open is left.
 func (e *execution) refresh(ctx context.Context, volumes []domainxml.Volume) error {
-	open := map[string]bool{}
+	var open map[string]bool
+	if e.active() {
+		open = map[string]bool{}
+	}
 	if e.active() && e.now.running != nil {
 		for _, volume := range e.now.running.Volumes {
 			open[volume.Path] = true

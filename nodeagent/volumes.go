@@ -201,9 +201,9 @@ func (v *volumes) containerDisk(ctx context.Context, m *machine, source kubevirt
 }
 
 // refresh makes ready for a power-on what must be new or could not be touched while the guest was running. It leaves
-// alone the paths that are open: those of a guest that runs.
+// alone the paths that are open: those of a guest that runs; nil says that none does.
 func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.Volume, open map[string]bool) error {
-	off := len(open) == 0
+	off := open == nil
 	if err := v.firmware(m, off); err != nil {
 		return err
 	}

@@ -14,9 +14,6 @@ import (
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
-// KindClaimAddress is the kind in the address of a claim.
-const KindClaimAddress = "PersistentVolumeClaim"
-
 // ErrBusy says that a claim is being made or copied; trying again helps.
 var ErrBusy = errors.New("claim is being worked on")
 
@@ -113,7 +110,7 @@ func (s *Store) writeClaim(want Claim, record Record) error {
 
 func (s *Store) claimRecord(namespace, name string, capacity int64) Record {
 	return Record{
-		Address: schemas.Address{Kind: KindClaimAddress, Namespace: namespace, Name: name}, Kind: KindClaim,
+		Address: schemas.Address{Kind: schemas.KindPersistentVolumeClaim, Namespace: namespace, Name: name}, Kind: KindClaim,
 		Path: s.files.ClaimImage(namespace, name), Format: diskfile.Raw, CapacityBytes: capacity, Created: s.opts.Now().UTC(), Made: true,
 	}
 }
