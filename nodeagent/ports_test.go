@@ -236,7 +236,9 @@ func TestTwoGuestsWithOneAddress(t *testing.T) {
 	}
 	r.fake.GuestPowersOff("default_" + two)
 	r.comes("second", one, []string{"tcp:" + at + ":61440-:81"}, at+" TCP 81 -> 61440")
-	r.eventually(one, "reached", func(d *api.Domain) bool { return slices.Equal(d.GetAddresses(), []string{at}) && d.GetPortsProblem() == "" })
+	r.eventually(one, "reached", func(d *api.Domain) bool {
+		return slices.Equal(d.GetAddresses(), []string{at}) && d.GetPortsProblem() == ""
+	})
 }
 
 // twins returns the names of two VMs with the same loopback address, in order.

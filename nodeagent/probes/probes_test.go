@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -129,6 +131,32 @@ func (g *guest) Answers(context.Context, int) (bool, error) {
 	return len(g.answers) == 0 || g.answers[0], g.lost
 }
 
+// serveTCP closes each connection after a word.
+func serveTCP(t *testing.T, word string) *httptest.Server {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, word)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-done
+	})
+	return &httptest.Server{URL: "http://" + listener.Addr().String()}
+}
+
 func TestChecks(t *testing.T) {
 	handler := http.NewServeMux()
 	handler.HandleFunc("/ok", func(w http.ResponseWriter, r *http.Request) {
@@ -146,6 +174,7 @@ func TestChecks(t *testing.T) {
 	defer secure.Close()
 	closed := httptest.NewServer(handler)
 	closed.Close()
+	hangsUp, speaks := serveTCP(t, ""), serveTCP(t, "220 ready")
 	port := func(server *httptest.Server) intstr.IntOrString {
 		location, err := url.Parse(server.URL)
 		if err != nil {
@@ -183,6 +212,10 @@ func TestChecks(t *testing.T) {
 		{"a port that is open", tcp(plain, ""), guest{address: "127.0.0.1"}, probes.Success, ""},
 		{"a port that is not", tcp(closed, ""), guest{address: "127.0.0.1"}, probes.Failure, "refused"},
 		{"a guest that cannot be reached", tcp(plain, ""), guest{}, probes.Unknown, "user-mode"},
+		{"a port behind which the guest takes the connection at last", tcp(plain, ""), guest{address: "127.0.0.1", answers: []bool{false, false, true}}, probes.Success, ""},
+		{"a port behind which nobody can tell", tcp(plain, ""), guest{address: "127.0.0.1", answers: []bool{false}, lost: errors.New("the monitor hangs")}, probes.Unknown, "the monitor hangs"},
+		{"a connection that is closed again", tcp(hangsUp, ""), guest{address: "127.0.0.1", answers: []bool{false}}, probes.Failure, "refuses"},
+		{"a service that speaks", tcp(speaks, ""), guest{address: "127.0.0.1", answers: []bool{false}}, probes.Success, ""},
 		{"the address that the probe names", tcp(plain, "127.0.0.1"), guest{}, probes.Success, ""},
 		{"HTTP", get(plain, "/ok", ""), guest{address: "127.0.0.1"}, probes.Success, ""},
 		{"HTTPS, whoever signed it", get(secure, "ok", corev1.URISchemeHTTPS), guest{address: "127.0.0.1"}, probes.Success, ""},
