@@ -43,13 +43,22 @@ func TestForwardedPorts(t *testing.T) {
 	}{
 		{"no interface", nil, nil, false},
 		{"no ports", ports(), nil, false},
-		{"in order, TCP unless said otherwise, each once",
+		{
+			"in order, TCP unless said otherwise, each once",
 			ports(kubevirtv1.Port{Port: 443}, kubevirtv1.Port{Port: 53, Protocol: "UDP"}, kubevirtv1.Port{Port: 22, Protocol: "TCP"}, kubevirtv1.Port{Port: 443, Protocol: "TCP"}),
-			[]schemas.ForwardedPort{{"TCP", 22}, {"TCP", 443}, {"UDP", 53}}, false},
-		{"ranges with both ends", ranges(kubevirtv1.PortRange{Protocol: "TCP", Start: 80, End: 82}, kubevirtv1.PortRange{Protocol: "UDP", Start: 80, End: 80}),
-			[]schemas.ForwardedPort{{"TCP", 80}, {"TCP", 81}, {"TCP", 82}, {"UDP", 80}}, false},
-		{"what is no port", ranges(kubevirtv1.PortRange{Protocol: "TCP", Start: -5, End: 1}, kubevirtv1.PortRange{Protocol: "TCP", Start: 65535, End: 70000}),
-			[]schemas.ForwardedPort{{"TCP", 1}, {"TCP", 65535}}, false},
+			[]schemas.ForwardedPort{{"TCP", 22}, {"TCP", 443}, {"UDP", 53}},
+			false,
+		},
+		{
+			"ranges with both ends", ranges(kubevirtv1.PortRange{Protocol: "TCP", Start: 80, End: 82}, kubevirtv1.PortRange{Protocol: "UDP", Start: 80, End: 80}),
+			[]schemas.ForwardedPort{{"TCP", 80}, {"TCP", 81}, {"TCP", 82}, {"UDP", 80}},
+			false,
+		},
+		{
+			"what is no port", ranges(kubevirtv1.PortRange{Protocol: "TCP", Start: -5, End: 1}, kubevirtv1.PortRange{Protocol: "TCP", Start: 65535, End: 70000}),
+			[]schemas.ForwardedPort{{"TCP", 1}, {"TCP", 65535}},
+			false,
+		},
 		{"too many, again and again", ranges(all, all, all), nil, true},
 		{"one too many", ranges(kubevirtv1.PortRange{Protocol: "TCP", Start: 1, End: 256}, kubevirtv1.PortRange{Protocol: "UDP", Start: 1, End: 1}), nil, true},
 	} {

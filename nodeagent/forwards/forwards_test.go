@@ -60,17 +60,22 @@ func TestOpen(t *testing.T) {
 	}{
 		{"all is as it should be", []schemas.ForwardedPort{tcp(25), tcp(81), udp}, nil, "", map[schemas.ForwardedPort]uint16{tcp(25): 61440, tcp(81): 61441, udp: 61440}, ""},
 		{
-			"one goes, two come", []schemas.ForwardedPort{tcp(22), tcp(25), udp, {Protocol: "UDP", Port: 22}}, nil,
+			"one goes, two come",
+			[]schemas.ForwardedPort{tcp(22), tcp(25), udp, {Protocol: "UDP", Port: 22}},
+			nil,
 			"hostfwd_remove hostua-default tcp:127.83.12.9:61441|hostfwd_add hostua-default tcp:127.83.12.9:61441-:22|hostfwd_add hostua-default udp:127.83.12.9:61441-:22",
-			map[schemas.ForwardedPort]uint16{tcp(22): 61441, tcp(25): 61440, udp: 61440, {Protocol: "UDP", Port: 22}: 61441}, "",
+			map[schemas.ForwardedPort]uint16{tcp(22): 61441, tcp(25): 61440, udp: 61440, {Protocol: "UDP", Port: 22}: 61441},
+			"",
 		},
 		{
 			"none", nil, nil,
 			"hostfwd_remove hostua-default tcp:127.83.12.9:61441|hostfwd_remove hostua-default tcp:127.83.12.9:61440|hostfwd_remove hostua-default udp:127.83.12.9:61440",
-			map[schemas.ForwardedPort]uint16{}, "",
+			map[schemas.ForwardedPort]uint16{},
+			"",
 		},
 		{
-			"a port of the host that is taken", []schemas.ForwardedPort{tcp(22), tcp(25), tcp(81), udp},
+			"a port of the host that is taken",
+			[]schemas.ForwardedPort{tcp(22), tcp(25), tcp(81), udp},
 			func(command string) (string, error) {
 				if strings.Contains(command, ":61442-") {
 					return "Could not set up host forwarding rule 'x'\r\n", nil
@@ -78,11 +83,15 @@ func TestOpen(t *testing.T) {
 				return "", nil
 			},
 			"hostfwd_add hostua-default tcp:127.83.12.9:61442-:22|hostfwd_add hostua-default tcp:127.83.12.9:61443-:22",
-			map[schemas.ForwardedPort]uint16{tcp(22): 61443, tcp(25): 61440, tcp(81): 61441, udp: 61440}, "",
+			map[schemas.ForwardedPort]uint16{tcp(22): 61443, tcp(25): 61440, tcp(81): 61441, udp: 61440},
+			"",
 		},
 		{
-			"a monitor that fails", []schemas.ForwardedPort{tcp(22), tcp(25), tcp(81), udp}, func(string) (string, error) { return "", busy },
-			"hostfwd_add hostua-default tcp:127.83.12.9:61442-:22", map[schemas.ForwardedPort]uint16{tcp(25): 61440, tcp(81): 61441, udp: 61440},
+			"a monitor that fails",
+			[]schemas.ForwardedPort{tcp(22), tcp(25), tcp(81), udp},
+			func(string) (string, error) { return "", busy },
+			"hostfwd_add hostua-default tcp:127.83.12.9:61442-:22",
+			map[schemas.ForwardedPort]uint16{tcp(25): 61440, tcp(81): 61441, udp: 61440},
 			"port 22 (TCP): the monitor hangs",
 		},
 	} {
