@@ -4,7 +4,7 @@
 //
 // The parts: api (the gRPC service), domainxml (rendering, pure), hypervisor (libvirt behind one interface), disks,
 // images, imports, cloudinit and guestfiles (what a VM's volumes are made of), hostdevices and cpus (what only one VM can
-// have), capabilities (what a host can do at all), guestagent and probes (what is done in a running guest), guestmetrics
+// have), capabilities (what a host can do at all), guestagent, probes and forwards (what is done for a running guest), guestmetrics
 // (figures for guests), emulation (whether KVM really works).
 package nodeagent
 
@@ -57,6 +57,7 @@ type Agent struct {
 	clock      probes.Clock
 	hosts      *hostShare
 	secrets    *credentialFiles
+	ports      *ports
 	// failedReads belongs to the goroutine of Run.
 	failedReads int
 }
@@ -96,6 +97,7 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 		return nil, err
 	}
 	a.secrets = &credentialFiles{dir: machines}
+	a.ports = &ports{agent: a, redirects: redirectsOf(settings, config.StateDir), guests: map[string]*openPorts{}}
 	if a.volumes, err = openVolumes(config.StateDir, settings); err != nil {
 		return nil, err
 	}
@@ -122,6 +124,7 @@ func (a *Agent) Run(ctx context.Context) {
 	followers.Go(func() { a.followAddresses(ctx) })
 	followers.Go(func() { a.followGuests(ctx) })
 	followers.Go(func() { a.followMetrics(ctx) })
+	followers.Go(func() { a.ports.follow(ctx) })
 	defer followers.Wait()
 	resync := time.NewTicker(a.config.Resync)
 	defer resync.Stop()

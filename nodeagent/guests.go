@@ -13,6 +13,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/forwards"
 	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/probes"
@@ -102,6 +103,14 @@ func runOf(now *seen) string {
 		return ""
 	}
 	if !asks(now.running, "livenessProbe") && !asks(now.running, "readinessProbe") && !asks(now.running, "accessCredentials") {
+		return ""
+	}
+	return guestRun(now)
+}
+
+// guestRun names the run and the configuration of a guest; "" when there is none, or its record cannot be relied on.
+func guestRun(now *seen) string {
+	if now == nil || now.running == nil || now.problem != "" || !now.domain.State.Active() {
 		return ""
 	}
 	return now.domain.UUID + " " + now.domain.ID + " " + now.running.Hash
@@ -312,9 +321,10 @@ func (at *attendant) Exec(ctx context.Context, program string, arguments ...stri
 }
 
 // Address implements probes.Guest.
-func (at *attendant) Address() (string, error) {
+func (at *attendant) Address(port int) (string, error) {
 	if !hostReaches(at.spec) {
-		return "", errors.New("the guest has only user-mode networking (masquerade), into which the host cannot reach; use a bridge, or a probe by exec or guestAgentPing")
+		guest, _, err := at.agent.ports.find(at.name, at.run, port)
+		return guest.Address.String(), err
 	}
 	at.mu.Lock()
 	defer at.mu.Unlock()
@@ -330,6 +340,18 @@ func (at *attendant) Address() (string, error) {
 		return "", errors.New("no address of the guest is known yet")
 	}
 	return at.address, nil
+}
+
+// Answers implements probes.Guest. On a network that the host is on nobody but the guest takes a connection.
+func (at *attendant) Answers(ctx context.Context, port int) (bool, error) {
+	if hostReaches(at.spec) {
+		return true, nil
+	}
+	guest, listen, err := at.agent.ports.find(at.name, at.run, port)
+	if err != nil {
+		return false, err
+	}
+	return forwards.Answers(ctx, guest, listen)
 }
 
 // hostReaches reports whether the guest has an interface on a network that the host is on.

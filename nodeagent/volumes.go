@@ -27,6 +27,7 @@ import (
 
 // settings are what the options of New set.
 type settings struct {
+	redirects          Redirects
 	insecureRegistries []string
 	hostDiskRoots      []string
 	reservedCPUs       string

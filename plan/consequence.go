@@ -39,6 +39,8 @@ var impacts = []impact{
 	{"spec.updateVolumesStrategy", ConsequenceNone},
 	{"spec.dataVolumeTemplates", ConsequenceNone}, // what they make of claims is compared as claims
 	{"spec.domain.firmware.uuid", ConsequenceReplace},
+	{"spec.domain.devices.interfaces.ports", ConsequenceLive},
+	{"spec.domain.devices.interfaces.portRanges", ConsequenceLive},
 	{"spec.instancetype", ConsequenceNone}, // what it sets is compared field by field
 	{"spec.preference", ConsequenceNone},   // so is this
 	{"spec", ConsequenceRestart},

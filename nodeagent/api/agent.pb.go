@@ -502,7 +502,9 @@ type Domain struct {
 	// Why the access credentials are not in the guest yet; empty when they are, or when there are none.
 	CredentialsProblem string `protobuf:"bytes,22,opt,name=credentials_problem,json=credentialsProblem,proto3" json:"credentials_problem,omitempty"`
 	// Paths of what its XML holds and this agent does not know: elements, attributes, text.
-	Unread        []string `protobuf:"bytes,23,rep,name=unread,proto3" json:"unread,omitempty"`
+	Unread []string `protobuf:"bytes,23,rep,name=unread,proto3" json:"unread,omitempty"`
+	// Why the host does not forward all ports that the manifest opens; empty when it does, or when there are none.
+	PortsProblem  string `protobuf:"bytes,24,opt,name=ports_problem,json=portsProblem,proto3" json:"ports_problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -696,6 +698,13 @@ func (x *Domain) GetUnread() []string {
 		return x.Unread
 	}
 	return nil
+}
+
+func (x *Domain) GetPortsProblem() string {
+	if x != nil {
+		return x.PortsProblem
+	}
+	return ""
 }
 
 type Change struct {
@@ -1810,7 +1819,7 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\aForeign\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x12\n" +
-	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xaa\x05\n" +
+	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xcf\x05\n" +
 	"\x06Domain\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1835,7 +1844,8 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x05ready\x18\x14 \x01(\tR\x05ready\x12!\n" +
 	"\fready_reason\x18\x15 \x01(\tR\vreadyReason\x12/\n" +
 	"\x13credentials_problem\x18\x16 \x01(\tR\x12credentialsProblem\x12\x16\n" +
-	"\x06unread\x18\x17 \x03(\tR\x06unread\"J\n" +
+	"\x06unread\x18\x17 \x03(\tR\x06unread\x12#\n" +
+	"\rports_problem\x18\x18 \x01(\tR\fportsProblem\"J\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\fR\x06before\x12\x14\n" +

@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -26,8 +28,11 @@ type Guest interface {
 	Ping(ctx context.Context) error
 	// Exec runs a program in the guest by its agent.
 	Exec(ctx context.Context, program string, arguments ...string) (exitCode int, output []byte, err error)
-	// Address returns an IP address of the guest that this host reaches, or an error that says why there is none.
-	Address() (string, error)
+	// Address returns an IP address at which this host reaches a port of the guest, or an error that says why there is none.
+	Address(port int) (string, error)
+	// Answers reports whether the guest itself has taken a connection to one of its ports that is open: what lies before
+	// it may accept connections for a guest that is not there.
+	Answers(ctx context.Context, port int) (bool, error)
 }
 
 // NewCheck returns the check of a probe.
@@ -97,7 +102,7 @@ func execCheck(ctx context.Context, guest Guest, command []string) (Result, stri
 func target(guest Guest, host string, port int) (string, error) {
 	if host == "" {
 		var err error
-		if host, err = guest.Address(); err != nil {
+		if host, err = guest.Address(port); err != nil {
 			return "", err
 		}
 	}
@@ -113,8 +118,40 @@ func tcpCheck(ctx context.Context, guest Guest, host string, port int) (Result, 
 	if err != nil {
 		return Failure, err.Error()
 	}
-	_ = conn.Close() // that it opened is all that is asked
-	return Success, ""
+	defer func() { _ = conn.Close() }() // that it opened is all that is asked
+	if host != "" {
+		return Success, ""
+	}
+	return taken(ctx, guest, conn, port)
+}
+
+// look is how long a connection is listened to until it is asked again whether the guest has taken it.
+const look = 20 * time.Millisecond
+
+// taken finds out whether the guest has taken a connection: somebody says so, or the guest speaks. One that is closed
+// without a word was refused by the guest.
+func taken(ctx context.Context, guest Guest, conn net.Conn, port int) (Result, string) {
+	for {
+		answers, err := guest.Answers(ctx, port)
+		switch {
+		case answers:
+			return Success, ""
+		case ctx.Err() != nil:
+			return Failure, fmt.Sprintf("the guest does not answer at port %d", port)
+		case err != nil:
+			return Unknown, err.Error()
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(look)); err != nil {
+			return Failure, err.Error()
+		}
+		n, err := conn.Read(make([]byte, 1))
+		if n > 0 {
+			return Success, ""
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return Failure, fmt.Sprintf("the guest refuses connections to port %d", port)
+		}
+	}
 }
 
 // maxRedirects bounds how far an answer leads on.
