@@ -58,8 +58,9 @@ type Agent struct {
 	hosts      *hostShare
 	secrets    *credentialFiles
 	ports      *ports
-	// failedReads belongs to the goroutine of Run.
+	// failedReads and swept belong to the goroutine of Run.
 	failedReads int
+	swept       bool
 }
 
 // New opens the state directory and returns an agent for the domains of a hypervisor. Run makes it work.
@@ -142,6 +143,7 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-inbox.wake:
 			a.follow(ctx, inbox)
 		case <-prune.C:
+			a.sweep(ctx)
 			a.pruneImages(ctx)
 		}
 	}
@@ -175,6 +177,10 @@ func (a *Agent) readAll(ctx context.Context) {
 	a.failedReads = 0
 	for name, now := range a.view.take(&watcher{all: true, dirty: map[string]bool{}}).domains {
 		a.settle(ctx, name, now)
+	}
+	if !a.swept {
+		a.swept = true
+		a.sweep(ctx)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -87,7 +88,7 @@ func (v *volumes) makeSource(ctx context.Context, wire *api.Claim, progress func
 }
 
 // claim makes or finds the image or the folder of a claim.
-func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volume, before *domainxml.Record, volume *domainxml.Volume, progress func(string)) error {
+func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, volume *domainxml.Volume, progress func(string)) error {
 	want, err := v.wantedClaim(m.wire.GetClaims()[source.Name], progress)
 	if err != nil {
 		return err
@@ -96,24 +97,31 @@ func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volum
 		volume.Path, err = v.store.EnsureClaimFolder(ctx, want)
 		return err
 	}
-	want.Shared = want.Shared || shareable(m.spec(), source) || opened(before, volume.Path)
+	want.Shared = want.Shared || shareable(m.spec(), source) || opened(live, volume.Path)
 	want.ReadOnly = onlyReads(m.spec(), source)
 	disk, err := v.store.EnsureClaim(ctx, want)
 	fill(volume, disk)
 	return err
 }
 
-// opened reports whether the guest of a record has the file or device open, be it as another volume.
-func opened(before *domainxml.Record, path string) bool {
-	if before == nil {
-		return false
+// live returns the records of a domain whose guest runs: what the guest has first, then what is defined. Without a guest
+// there are none.
+func (e *execution) live() []*domainxml.Record {
+	if !e.active() {
+		return nil
 	}
-	for _, volume := range before.Volumes {
-		if samePath(path, volume.Path) || volume.Backing == path {
-			return true
-		}
+	if e.now.running == nil {
+		return []*domainxml.Record{e.now.record}
 	}
-	return false
+	return []*domainxml.Record{e.now.running, e.now.record}
+}
+
+// opened reports whether the guest of these records, the running one's first, has the file or device open, be it as another
+// volume.
+func opened(live []*domainxml.Record, path string) bool {
+	return len(live) > 0 && slices.ContainsFunc(live[0].Volumes, func(volume domainxml.Volume) bool {
+		return samePath(path, volume.Path) || volume.Backing == path
+	})
 }
 
 // ephemeral makes or finds the image below an ephemeral volume, which the guest never writes to; its overlay is refresh's. Several

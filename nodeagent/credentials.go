@@ -13,6 +13,7 @@ import (
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -127,6 +128,32 @@ func (f *credentialFiles) remove(address schemas.Address) error {
 	for _, path := range []string{f.path(address), f.path(address) + ".new"} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("removing the access credentials: %w", err)
+		}
+	}
+	return nil
+}
+
+// sweepCredentials removes the credentials of VMs that this host has not: of steps that ended early.
+func (a *Agent) sweepCredentials(ctx context.Context) error {
+	found, err := filepath.Glob(filepath.Join(a.secrets.dir, "*", "*", credentialsFile+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range found {
+		dir, name := filepath.Split(filepath.Dir(path))
+		address := schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: filepath.Base(dir), Name: name}
+		domain := domainxml.DomainName(address)
+		unlock, idle := a.locks.try(domain)
+		if !idle {
+			continue
+		}
+		now, err := a.refresh(ctx, domain)
+		if err == nil && now == nil { // neither a domain nor the trace of one
+			err = a.secrets.remove(address)
+		}
+		unlock()
+		if err != nil {
+			return err
 		}
 	}
 	return nil

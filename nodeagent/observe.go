@@ -79,6 +79,10 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		now.message = foreignMessage(domain, definition)
 		return now
 	case err != nil:
+		// What its guest has of the host is not for others, whatever became of the definition.
+		if running, err := domainxml.ParseRecord(domain.Live); err == nil {
+			now.running = running
+		}
 		return a.damaged(now, err)
 	case domain.Name != domainxml.DomainName(record.Address):
 		// A copy or a renamed domain (virt-clone, domrename) carries the record of another one: nobody touches it.
