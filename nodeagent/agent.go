@@ -4,7 +4,7 @@
 //
 // The parts: api (the gRPC service), domainxml (rendering, pure), hypervisor (libvirt behind one interface), disks,
 // images, imports, cloudinit and guestfiles (what a VM's volumes are made of), hostdevices and cpus (what only one VM can
-// have), capabilities (what a host can do at all), guestagent and probes (what is done in a running guest), guestmetrics
+// have), capabilities (what a host can do at all), guestagent, probes and forwards (what is done for a running guest), guestmetrics
 // (figures for guests), emulation (whether KVM really works).
 package nodeagent
 
@@ -57,8 +57,10 @@ type Agent struct {
 	clock      probes.Clock
 	hosts      *hostShare
 	secrets    *credentialFiles
-	// failedReads belongs to the goroutine of Run.
+	ports      *ports
+	// failedReads and swept belong to the goroutine of Run.
 	failedReads int
+	swept       bool
 }
 
 // New opens the state directory and returns an agent for the domains of a hypervisor. Run makes it work.
@@ -96,6 +98,7 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 		return nil, err
 	}
 	a.secrets = &credentialFiles{dir: machines}
+	a.ports = &ports{agent: a, redirects: redirectsOf(settings, config.StateDir), guests: map[string]*openPorts{}}
 	if a.volumes, err = openVolumes(config.StateDir, settings); err != nil {
 		return nil, err
 	}
@@ -122,6 +125,7 @@ func (a *Agent) Run(ctx context.Context) {
 	followers.Go(func() { a.followAddresses(ctx) })
 	followers.Go(func() { a.followGuests(ctx) })
 	followers.Go(func() { a.followMetrics(ctx) })
+	followers.Go(func() { a.ports.follow(ctx) })
 	defer followers.Wait()
 	resync := time.NewTicker(a.config.Resync)
 	defer resync.Stop()
@@ -139,6 +143,7 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-inbox.wake:
 			a.follow(ctx, inbox)
 		case <-prune.C:
+			a.sweep(ctx)
 			a.pruneImages(ctx)
 		}
 	}
@@ -172,6 +177,10 @@ func (a *Agent) readAll(ctx context.Context) {
 	a.failedReads = 0
 	for name, now := range a.view.take(&watcher{all: true, dirty: map[string]bool{}}).domains {
 		a.settle(ctx, name, now)
+	}
+	if !a.swept {
+		a.swept = true
+		a.sweep(ctx)
 	}
 }
 

@@ -65,33 +65,47 @@ func (s *hostShare) settle(name string) {
 	delete(s.pending, name)
 }
 
-// release gives back what was made on the host for a VM that is gone.
-func (s *hostShare) release(address schemas.Address, now *seen) error {
+// giveUp removes what was made on the host for a VM and neither its definition nor its guest has any more, be it that an
+// earlier step could not.
+func (e *execution) giveUp() error {
+	return e.agent.hosts.devices.Release(e.address.String(), devicesOf(e.now))
+}
+
+// devicesOf returns what a VM has, by its definition and in its guest.
+func devicesOf(now *seen) (devices []domainxml.HostDevice) {
 	if now == nil {
 		return nil
 	}
 	for _, record := range []*domainxml.Record{now.record, now.running} {
-		if record == nil {
+		if record != nil {
+			devices = append(devices, record.Assignment.Devices...)
+		}
+	}
+	return devices
+}
+
+// sweepDevices removes what was made on the host for guests that dropped it and have ended without any step.
+func (a *Agent) sweepDevices(ctx context.Context) error {
+	all, _ := a.view.all()
+	for _, now := range all {
+		if now.record == nil || len(a.hosts.devices.Left(now.record.Address.String(), devicesOf(now))) == 0 {
 			continue
 		}
-		if err := s.devices.Release(address.String(), record.Assignment.Devices); err != nil {
+		name := domainxml.DomainName(now.record.Address)
+		unlock, idle := a.locks.try(name)
+		if !idle {
+			continue // the step does it
+		}
+		now, err := a.refresh(ctx, name)
+		if err == nil && now != nil && now.record != nil {
+			err = a.hosts.devices.Release(now.record.Address.String(), devicesOf(now))
+		}
+		unlock()
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// giveUp removes what was made on the host for a VM that no longer wants it, unless its guest still has it.
-func (e *execution) giveUp() error {
-	if !e.defined() || e.now.record == nil {
-		return nil
-	}
-	has := e.now.record.Assignment.Devices
-	if e.now.running != nil {
-		has = append(slices.Clone(has), e.now.running.Assignment.Devices...)
-	}
-	dropped := slices.DeleteFunc(slices.Clone(e.before.Devices), func(device domainxml.HostDevice) bool { return slices.Contains(has, device) })
-	return e.agent.hosts.devices.Release(e.address.String(), dropped)
 }
 
 // wantedDevices lists the devices of the host that a VM wants.
@@ -130,7 +144,6 @@ func (e *execution) assign(ctx context.Context, before *domainxml.Record) (domai
 	if before != nil {
 		had = before.Assignment
 	}
-	e.before = had
 	assignment, err := e.choose(ctx, had)
 	if err != nil {
 		return assignment, err
@@ -176,9 +189,9 @@ func dedicated(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
 // tryToChoose chooses by what is known. hosts.mu is held.
 func (e *execution) tryToChoose(wants []hostdevices.Want, had domainxml.Assignment) (out domainxml.Assignment, err error) {
 	hosts, spec := e.agent.hosts, e.machine.spec()
-	others, known := e.agent.others(e.name)
-	if !known {
-		return out, fmt.Errorf("choosing devices and CPUs of the host: %w: what other VMs have cannot be read", hypervisor.ErrUnavailable)
+	others, err := e.agent.others(e.name)
+	if err != nil {
+		return out, fmt.Errorf("choosing devices and CPUs of the host: %w", err)
 	}
 	var devices []domainxml.HostDevice
 	var placements []*domainxml.CPUPlacement
@@ -234,15 +247,22 @@ func (a *Agent) readHolders(ctx context.Context, except string) (busy string, er
 	return busy, nil
 }
 
-// others returns what all VMs but one have, those that are off or gone from the host for a while included; false while
-// that is not known. hosts.mu is held.
-func (a *Agent) others(name string) (assignments []domainxml.Assignment, known bool) {
+// others returns what all VMs but one have, those that are off or gone from the host for a while included; an error when that
+// is not known. hosts.mu is held.
+func (a *Agent) others(name string) (assignments []domainxml.Assignment, err error) {
 	all, known := a.view.all()
 	if !known {
-		return nil, false
+		return nil, fmt.Errorf("%w: what other VMs have cannot be read", hypervisor.ErrUnavailable)
 	}
 	for _, now := range all {
-		for _, record := range []*domainxml.Record{now.record, now.running} {
+		record := now.record
+		if record == nil && now.problem != "" && now.domain.Name != name {
+			// Its trace says what it was defined with last.
+			if record = a.records.get(now.domain.Name); record == nil {
+				return nil, fmt.Errorf("what %s has cannot be read: %s", now.domain.Name, now.problem)
+			}
+		}
+		for _, record := range []*domainxml.Record{record, now.running} {
 			if record != nil && domainxml.DomainName(record.Address) != name {
 				assignments = append(assignments, record.Assignment)
 			}
@@ -253,7 +273,7 @@ func (a *Agent) others(name string) (assignments []domainxml.Assignment, known b
 			assignments = append(assignments, assignment)
 		}
 	}
-	return assignments, true
+	return assignments, nil
 }
 
 // checkHugepages reports when the guest would find too few huge pages. Those of the guest that runs come back first.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -18,8 +19,9 @@ import (
 )
 
 // claim is the claim that a volume names, without its source; zero for a volume that names none.
-func (m *machine) claim(volume string) schemas.Claim {
-	wire := m.wire.GetClaims()[volume]
+func (m *machine) claim(volume string) schemas.Claim { return claimOf(m.wire.GetClaims()[volume]) }
+
+func claimOf(wire *api.Claim) schemas.Claim {
 	return schemas.Claim{
 		Namespace: wire.GetNamespace(), Name: wire.GetName(), Capacity: wire.GetCapacityBytes(), Path: wire.GetPath(),
 		Block: wire.GetBlock(), Shared: wire.GetShared(),
@@ -45,12 +47,11 @@ func (m *machine) copiesClaim(volume string) bool {
 }
 
 // wantedClaim is what the store is asked for.
-func (v *volumes) wantedClaim(m *machine, volume string, progress func(string)) (disks.Claim, error) {
-	wire := m.wire.GetClaims()[volume]
+func (v *volumes) wantedClaim(wire *api.Claim, progress func(string)) (disks.Claim, error) {
 	if wire.GetName() == "" {
 		return disks.Claim{}, fmt.Errorf("%w: nothing says which claim this is", ErrInvalid)
 	}
-	claim := m.claim(volume)
+	claim := claimOf(wire)
 	source, err := claimSource(wire)
 	if err != nil {
 		return disks.Claim{}, err
@@ -61,15 +62,34 @@ func (v *volumes) wantedClaim(m *machine, volume string, progress func(string)) 
 	if err != nil {
 		return disks.Claim{}, fmt.Errorf("%w: claim %s: %w", ErrInvalid, claim.Name, err)
 	}
+	fill := plan.Fill
+	if from := wire.GetCopyOf(); from != nil {
+		fill = func(ctx context.Context, dir string) (string, error) {
+			if err := v.makeSource(ctx, from, progress); err != nil {
+				return "", fmt.Errorf("making claim %s, which is to be copied: %w", from.GetName(), err)
+			}
+			return plan.Fill(ctx, dir)
+		}
+	}
 	return disks.Claim{
 		Namespace: claim.Namespace, Name: claim.Name, Capacity: claim.Capacity, Path: claim.Path, Block: claim.Block, Shared: claim.Shared,
-		Origin: plan.Origin, Fill: plan.Fill,
+		Origin: plan.Origin, Fill: fill,
 	}, nil
 }
 
+// makeSource makes the image of a claim that is to be copied and that no VM has used yet.
+func (v *volumes) makeSource(ctx context.Context, wire *api.Claim, progress func(string)) error {
+	want, err := v.wantedClaim(wire, progress)
+	if err != nil {
+		return err
+	}
+	_, err = v.store.EnsureClaim(ctx, want)
+	return err
+}
+
 // claim makes or finds the image or the folder of a claim.
-func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volume, before *domainxml.Record, volume *domainxml.Volume, progress func(string)) error {
-	want, err := v.wantedClaim(m, source.Name, progress)
+func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, volume *domainxml.Volume, progress func(string)) error {
+	want, err := v.wantedClaim(m.wire.GetClaims()[source.Name], progress)
 	if err != nil {
 		return err
 	}
@@ -77,33 +97,41 @@ func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volum
 		volume.Path, err = v.store.EnsureClaimFolder(ctx, want)
 		return err
 	}
-	want.Shared = want.Shared || shared(m.spec(), source) || opened(before, volume.Path)
+	want.Shared = want.Shared || shareable(m.spec(), source) || opened(live, volume.Path)
+	want.ReadOnly = onlyReads(m.spec(), source)
 	disk, err := v.store.EnsureClaim(ctx, want)
 	fill(volume, disk)
 	return err
 }
 
-// opened reports whether the guest of a record has the file or device open, be it as another volume.
-func opened(before *domainxml.Record, path string) bool {
-	if before == nil {
-		return false
+// live returns the records of a domain whose guest runs: what the guest has first, then what is defined. Without a guest
+// there are none.
+func (e *execution) live() []*domainxml.Record {
+	if !e.active() {
+		return nil
 	}
-	for _, volume := range before.Volumes {
-		if samePath(path, volume.Path) || volume.Backing == path {
-			return true
-		}
+	if e.now.running == nil {
+		return []*domainxml.Record{e.now.record}
 	}
-	return false
+	return []*domainxml.Record{e.now.running, e.now.record}
+}
+
+// opened reports whether the guest of these records, the running one's first, has the file or device open, be it as another
+// volume.
+func opened(live []*domainxml.Record, path string) bool {
+	return len(live) > 0 && slices.ContainsFunc(live[0].Volumes, func(volume domainxml.Volume) bool {
+		return samePath(path, volume.Path) || volume.Backing == path
+	})
 }
 
 // ephemeral makes or finds the image below an ephemeral volume, which the guest never writes to; its overlay is refresh's. Several
 // guests may have it below them; QEMU itself refuses one that is being written.
 func (v *volumes) ephemeral(ctx context.Context, m *machine, source kubevirtv1.Volume, volume *domainxml.Volume, progress func(string)) error {
-	want, err := v.wantedClaim(m, source.Name, progress)
+	want, err := v.wantedClaim(m.wire.GetClaims()[source.Name], progress)
 	if err != nil {
 		return err
 	}
-	want.Shared = true
+	want.ReadOnly = true
 	disk, err := v.store.EnsureClaim(ctx, want)
 	if err != nil {
 		return err
@@ -128,13 +156,15 @@ func (r *reservations) use(m *machine) (release func(), err error) {
 	defer r.mu.Unlock()
 	var names []string
 	for _, claim := range m.wire.GetClaims() {
-		name := claim.GetNamespace() + "/" + claim.GetName()
-		if r.held[name] < 0 {
-			r.release(names)
-			return nil, fmt.Errorf("claim %s is being deleted", name)
+		for ; claim != nil; claim = claim.GetCopyOf() {
+			name := claim.GetNamespace() + "/" + claim.GetName()
+			if r.held[name] < 0 {
+				r.release(names)
+				return nil, fmt.Errorf("claim %s is being deleted", name)
+			}
+			r.held[name]++
+			names = append(names, name)
 		}
-		r.held[name]++
-		names = append(names, name)
 	}
 	return func() {
 		r.mu.Lock()

@@ -1,12 +1,18 @@
 package nodeagent
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 )
@@ -93,9 +99,49 @@ func TestClaimThatNobodyKnows(t *testing.T) {
 		"no claim":             claiming(),
 		"a source that is not": {wire: &api.VM{Claims: map[string]*api.Claim{"data": {Namespace: "default", Name: "x", Source: []byte("{")}}}},
 	} {
-		if _, err := v.wantedClaim(m, "data", nil); !errors.Is(err, ErrInvalid) {
+		if _, err := v.wantedClaim(m.wire.GetClaims()["data"], nil); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", reason, err)
 		}
+	}
+}
+
+// TestCopyOfWhatNobodyUsedYet makes the claim that is to be copied first: a golden image belongs to no VM.
+func TestCopyOfWhatNobodyUsedYet(t *testing.T) {
+	served := bytes.Repeat([]byte("golden"), 4096)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(served) }))
+	t.Cleanup(server.Close)
+	v, err := openVolumes(t.TempDir(), settings{localImports: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := func(of cdiv1.DataVolumeSource) []byte {
+		text, err := json.Marshal(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	golden := &api.Claim{
+		Namespace: "images", Name: "golden", CapacityBytes: 1 << 20,
+		Source: source(cdiv1.DataVolumeSource{HTTP: &cdiv1.DataVolumeSourceHTTP{URL: server.URL + "/disk.img"}}),
+	}
+	want, err := v.wantedClaim(&api.Claim{
+		Namespace: "default", Name: "root", CapacityBytes: 2 << 20, CopyOf: golden,
+		Source: source(cdiv1.DataVolumeSource{PVC: &cdiv1.DataVolumeSourcePVC{Namespace: "images", Name: "golden"}}),
+	}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := v.store.EnsureClaim(t.Context(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, err := os.ReadFile(disk.Path)
+	if err != nil || !bytes.HasPrefix(copied, served) || len(copied) != 2<<20 {
+		t.Errorf("the copy has %d bytes, %v", len(copied), err)
+	}
+	if _, err := os.Stat(v.files.ClaimImage("images", "golden")); err != nil {
+		t.Errorf("what was copied: %v", err)
 	}
 }
 
@@ -103,15 +149,20 @@ func TestSharedVolumes(t *testing.T) {
 	readOnly := kubevirtv1.Volume{Name: "v"}
 	readOnly.PersistentVolumeClaim = &kubevirtv1.PersistentVolumeClaimVolumeSource{}
 	spec := &kubevirtv1.VirtualMachineInstanceSpec{}
-	if shared(spec, readOnly) {
+	if onlyReads(spec, readOnly) || shareable(spec, readOnly) {
 		t.Error("a claim is shared though nothing says so")
 	}
 	readOnly.PersistentVolumeClaim.ReadOnly = true
-	if !shared(spec, readOnly) {
-		t.Error("a claim that is only read is not shared")
+	if !onlyReads(spec, readOnly) || shareable(spec, readOnly) {
+		t.Error("a claim that is only read is written to")
 	}
 	spec.Domain.Devices.Disks = []kubevirtv1.Disk{{Name: "w", DiskDevice: kubevirtv1.DiskDevice{CDRom: &kubevirtv1.CDRomTarget{}}}}
-	if !shared(spec, kubevirtv1.Volume{Name: "w"}) {
-		t.Error("a CD-ROM is not shared")
+	if !onlyReads(spec, kubevirtv1.Volume{Name: "w"}) {
+		t.Error("a CD-ROM is written to")
+	}
+	yes := true
+	spec.Domain.Devices.Disks[0] = kubevirtv1.Disk{Name: "w", Shareable: &yes, DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{}}}
+	if onlyReads(spec, kubevirtv1.Volume{Name: "w"}) || !shareable(spec, kubevirtv1.Volume{Name: "w"}) {
+		t.Error("a shareable disk is not one that others write to")
 	}
 }

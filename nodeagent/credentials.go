@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -23,9 +26,18 @@ type credentials struct {
 	Passwords map[string][]byte `json:"passwords,omitempty"`
 }
 
-// credentialsOf gathers the access credentials that go through the guest agent; nil when there are none. Those that go
-// through cloud-init are part of its volume. A user that several credentials name gets the keys of all.
+// throughAgent reports whether a credential goes through the guest agent. The others are part of cloud-init's volume.
+func throughAgent(credential kubevirtv1.AccessCredential) bool {
+	keys, password := credential.SSHPublicKey, credential.UserPassword
+	return (keys != nil && keys.PropagationMethod.QemuGuestAgent != nil) || (password != nil && password.PropagationMethod.QemuGuestAgent != nil)
+}
+
+// credentialsOf gathers the access credentials that go through the guest agent; nil when there are none. A user that several
+// credentials name gets the keys of all.
 func credentialsOf(m *machine) *credentials {
+	if !slices.ContainsFunc(m.spec().AccessCredentials, throughAgent) {
+		return nil
+	}
 	out := &credentials{Keys: map[string][]string{}, Passwords: map[string][]byte{}}
 	for i, credential := range m.spec().AccessCredentials {
 		values := m.wire.GetContents()[schemas.CredentialContent(i)].GetValues()
@@ -41,9 +53,6 @@ func credentialsOf(m *machine) *credentials {
 		if in := credential.UserPassword; in != nil && in.PropagationMethod.QemuGuestAgent != nil {
 			maps.Copy(out.Passwords, values)
 		}
-	}
-	if len(out.Keys) == 0 && len(out.Passwords) == 0 {
-		return nil
 	}
 	return out
 }
@@ -119,6 +128,32 @@ func (f *credentialFiles) remove(address schemas.Address) error {
 	for _, path := range []string{f.path(address), f.path(address) + ".new"} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("removing the access credentials: %w", err)
+		}
+	}
+	return nil
+}
+
+// sweepCredentials removes the credentials of VMs that this host has not: of steps that ended early.
+func (a *Agent) sweepCredentials(ctx context.Context) error {
+	found, err := filepath.Glob(filepath.Join(a.secrets.dir, "*", "*", credentialsFile+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range found {
+		dir, name := filepath.Split(filepath.Dir(path))
+		address := schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: filepath.Base(dir), Name: name}
+		domain := domainxml.DomainName(address)
+		unlock, idle := a.locks.try(domain)
+		if !idle {
+			continue
+		}
+		now, err := a.refresh(ctx, domain)
+		if err == nil && now == nil { // neither a domain nor the trace of one
+			err = a.secrets.remove(address)
+		}
+		unlock()
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -72,11 +72,9 @@ func (a *Agent) reserve(disk disks.Disk, held map[string]func()) error {
 	return nil
 }
 
-// DeleteDisks deletes exactly the named disks; one whose VM exists is refused before anything is deleted.
+// DeleteDisks deletes exactly the named disks; one whose VM exists is refused before anything is deleted. Who uses them is asked once no
+// step can begin to.
 func (a *Agent) DeleteDisks(ctx context.Context, ids []string) ([]*api.DeletedDisk, error) {
-	if err := a.refreshAll(ctx); err != nil {
-		return nil, err
-	}
 	found, err := a.volumes.store.List(ctx)
 	if err != nil {
 		return nil, err
@@ -87,16 +85,23 @@ func (a *Agent) DeleteDisks(ctx context.Context, ids []string) ([]*api.DeletedDi
 			unlock()
 		}
 	}()
+	wanted := make([]disks.Disk, 0, len(ids))
 	for _, id := range ids {
 		at := slices.IndexFunc(found, func(disk disks.Disk) bool { return disk.ID == id })
-		switch {
-		case at < 0:
+		if at < 0 {
 			return nil, fmt.Errorf("%w: there is no disk %q", ErrInvalid, id)
-		case a.owned(found[at]) && !found[at].Missing:
-			return nil, fmt.Errorf("%w: disk %s belongs to a VM that exists", ErrInvalid, id)
 		}
 		if err := a.reserve(found[at], locked); err != nil {
 			return nil, err
+		}
+		wanted = append(wanted, found[at])
+	}
+	if err := a.refreshAll(ctx); err != nil {
+		return nil, err
+	}
+	for _, disk := range wanted {
+		if a.owned(disk) && !disk.Missing {
+			return nil, fmt.Errorf("%w: disk %s belongs to a VM that exists", ErrInvalid, disk.ID)
 		}
 	}
 	deleted, err := a.volumes.store.Delete(ctx, ids...)

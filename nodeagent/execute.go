@@ -37,8 +37,6 @@ type execution struct {
 	machine *machine
 	// fresh says that the volatile disks were made by this step and nobody has written to them yet.
 	fresh bool
-	// before is what the VM had of the host when the step began.
-	before domainxml.Assignment
 }
 
 // Execute carries out one step. It is safe to repeat: each part does nothing when its work is done. A step that was
@@ -78,10 +76,10 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 	if err == nil {
 		a.hosts.settle(e.name) // the record, which has just been read, says from now on what the VM has
 	}
-	if err = cmp.Or(failed, err); err != nil {
-		return "", err
+	if err == nil {
+		err = e.giveUp()
 	}
-	if err := e.giveUp(); err != nil {
+	if err = cmp.Or(failed, err); err != nil {
 		return "", err
 	}
 	return e.fingerprint(), nil
@@ -166,7 +164,7 @@ func (e *execution) define(ctx context.Context) error {
 		return err
 	}
 	e.progress("preparing disks")
-	volumes, err := e.agent.volumes.prepare(ctx, e.machine, before, e.active(), e.progress)
+	volumes, err := e.agent.volumes.prepare(ctx, e.machine, e.live(), e.progress)
 	if err != nil {
 		return err
 	}
@@ -184,10 +182,10 @@ func (e *execution) define(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := e.agent.secrets.put(e.address, credentialsOf(e.machine)); err != nil {
+	if err := e.write(ctx, record, definition); err != nil {
 		return err
 	}
-	if err := e.write(ctx, record, definition); err != nil {
+	if err := e.agent.secrets.put(e.address, credentialsOf(e.machine)); err != nil {
 		return err
 	}
 	if err := e.refresh(ctx, volumes); err != nil {
@@ -296,6 +294,10 @@ func (e *execution) start(ctx context.Context) error {
 			return err
 		}
 	}
+	// Also when nothing is defined: a step that was interrupted may have come no further than the definition.
+	if err := e.agent.secrets.put(e.address, credentialsOf(e.machine)); err != nil {
+		return err
+	}
 	e.progress("starting " + e.name)
 	power := hypervisor.PowerOn
 	if strategy := e.machine.spec().StartStrategy; strategy != nil && *strategy == kubevirtv1.StartStrategyPaused {
@@ -384,7 +386,7 @@ func (e *execution) destroy(ctx context.Context) error {
 	if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
 		return fmt.Errorf("undefining %s: %w", e.name, err)
 	}
-	if err := e.agent.hosts.release(e.address, e.now); err != nil {
+	if err := e.agent.hosts.devices.Release(e.address.String(), nil); err != nil {
 		return err
 	}
 	if err := e.agent.secrets.remove(e.address); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	corev1 "k8s.io/api/core/v1"
@@ -103,25 +104,26 @@ func hostDisk(spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Vol
 	in := source.HostDisk
 	return disks.HostDisk{
 		Path: in.Path, Create: in.Type == kubevirtv1.HostDiskExistsOrCreate, Capacity: in.Capacity.Value(),
-		Shared: (in.Shared != nil && *in.Shared) || shared(spec, source),
+		Shared: (in.Shared != nil && *in.Shared) || shareable(spec, source), ReadOnly: onlyReads(spec, source),
 	}
 }
 
-// shared reports whether a volume may be open elsewhere, too: one that is only read, or shareable.
-func shared(spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Volume) bool {
+// onlyReads reports whether the guest cannot write to a volume, so that others may have it open.
+func onlyReads(spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Volume) bool {
 	if claim := source.PersistentVolumeClaim; claim != nil && claim.ReadOnly {
 		return true
 	}
-	for _, disk := range spec.Domain.Devices.Disks {
-		if disk.Name != source.Name {
-			continue
-		}
-		readOnly := disk.CDRom != nil || (disk.Disk != nil && disk.Disk.ReadOnly) || (disk.LUN != nil && disk.LUN.ReadOnly)
-		if readOnly || (disk.Shareable != nil && *disk.Shareable) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(spec.Domain.Devices.Disks, func(disk kubevirtv1.Disk) bool {
+		return disk.Name == source.Name &&
+			(disk.CDRom != nil || (disk.Disk != nil && disk.Disk.ReadOnly) || (disk.LUN != nil && disk.LUN.ReadOnly))
+	})
+}
+
+// shareable reports whether other guests may write to a volume, too.
+func shareable(spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Volume) bool {
+	return slices.ContainsFunc(spec.Domain.Devices.Disks, func(disk kubevirtv1.Disk) bool {
+		return disk.Name == source.Name && disk.Shareable != nil && *disk.Shareable
+	})
 }
 
 // imageOptions are how a container disk is fetched; large transfers are told.

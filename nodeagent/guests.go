@@ -13,6 +13,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/forwards"
 	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/probes"
@@ -104,6 +105,14 @@ func runOf(now *seen) string {
 	if !asks(now.running, "livenessProbe") && !asks(now.running, "readinessProbe") && !asks(now.running, "accessCredentials") {
 		return ""
 	}
+	return guestRun(now)
+}
+
+// guestRun names the run and the configuration of a guest; "" when there is none, or its record cannot be relied on.
+func guestRun(now *seen) string {
+	if now == nil || now.running == nil || now.problem != "" || !now.domain.State.Active() {
+		return ""
+	}
 	return now.domain.UUID + " " + now.domain.ID + " " + now.running.Hash
 }
 
@@ -137,11 +146,12 @@ func (at *attendant) start(ctx context.Context, address schemas.Address) {
 	}
 }
 
-// tell changes what watchers are told of the guest.
+// tell changes what watchers are told of the guest. The guest itself has a say in the reasons.
 func (at *attendant) tell(change func(*health)) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	change(&at.health)
+	at.health.readyReason, at.health.credentials = guestText(at.health.readyReason), guestText(at.health.credentials)
 	at.agent.view.heal(at.name, at.health)
 }
 
@@ -169,15 +179,25 @@ func (at *attendant) ready(verdict probes.Verdict) {
 
 // alive switches a guest off whose liveness probe failed; its run strategy says what follows, as after a crash.
 func (at *attendant) alive(ctx context.Context, verdict probes.Verdict) {
-	log := at.agent.config.Logger.With("domain", at.name, "reason", verdict.Message)
+	log := at.agent.config.Logger.With("domain", at.name, "reason", guestText(verdict.Message))
 	switch verdict.Result {
 	case probes.Success:
 	case probes.Unknown:
 		log.Warn("the liveness probe cannot be carried out")
 	case probes.Failure:
 		log.Warn("the liveness probe failed; the guest is switched off")
-		if err := at.agent.kill(ctx, at.name, at.run); err != nil && ctx.Err() == nil {
+		for {
+			err := at.agent.kill(ctx, at.name, at.run)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			// The probe tells its verdict once: nobody else would try again.
 			log.Warn("cannot switch the guest off", "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-at.agent.clock.After(killRetry):
+			}
 		}
 	}
 }
@@ -187,7 +207,8 @@ func killed(reason hypervisor.StopReason, record *domainxml.Record) bool {
 	return reason == hypervisor.StopDestroyed && record.Stop == string(hypervisor.StopCrashed)
 }
 
-// kill switches off one run of a guest and says in the record that it crashed. A step that is under way comes first.
+// kill switches off one run of a guest and says in the record that it crashed. A step that is under way comes first. To kill
+// a run that is over succeeds.
 func (a *Agent) kill(ctx context.Context, name, run string) error {
 	unlock, err := a.locks.lock(ctx, name)
 	if err != nil {
@@ -232,6 +253,9 @@ func (a *Agent) kill(ctx context.Context, name, run string) error {
 // killLimit bounds how long a guest that is switched off holds its lock.
 const killLimit = 30 * time.Second
 
+// killRetry is how often a guest that could not be switched off is tried again.
+const killRetry = 5 * time.Second
+
 // credentialsRetry is how often a guest whose agent does not answer is tried again.
 const credentialsRetry = 5 * time.Second
 
@@ -242,7 +266,7 @@ const credentialsTimeout = 30 * time.Second
 func (at *attendant) propagate(ctx context.Context, address schemas.Address) {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, credentialsTimeout)
-		err := at.agent.applyCredentials(attempt, at.name, address)
+		err := at.agent.applyCredentials(attempt, at.name, address, at.spec)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -264,10 +288,16 @@ func (at *attendant) propagate(ctx context.Context, address schemas.Address) {
 	}
 }
 
-func (a *Agent) applyCredentials(ctx context.Context, name string, address schemas.Address) error {
+func (a *Agent) applyCredentials(ctx context.Context, name string, address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec) error {
+	if !slices.ContainsFunc(spec.AccessCredentials, throughAgent) {
+		return nil
+	}
 	wanted, err := a.secrets.get(address)
-	if err != nil || wanted == nil {
+	if err != nil {
 		return err
+	}
+	if wanted == nil {
+		return errors.New("the access credentials are no longer on this host; apply the VM again")
 	}
 	agent := a.guestAgent(name)
 	if err := agent.Ping(ctx); err != nil {
@@ -291,9 +321,10 @@ func (at *attendant) Exec(ctx context.Context, program string, arguments ...stri
 }
 
 // Address implements probes.Guest.
-func (at *attendant) Address() (string, error) {
+func (at *attendant) Address(port int) (string, error) {
 	if !hostReaches(at.spec) {
-		return "", errors.New("the guest has only user-mode networking (masquerade), into which the host cannot reach; use a bridge, or a probe by exec or guestAgentPing")
+		guest, _, err := at.agent.ports.find(at.name, at.run, port)
+		return guest.Address.String(), err
 	}
 	at.mu.Lock()
 	defer at.mu.Unlock()
@@ -309,6 +340,18 @@ func (at *attendant) Address() (string, error) {
 		return "", errors.New("no address of the guest is known yet")
 	}
 	return at.address, nil
+}
+
+// Answers implements probes.Guest. On a network that the host is on nobody but the guest takes a connection.
+func (at *attendant) Answers(ctx context.Context, port int) (bool, error) {
+	if hostReaches(at.spec) {
+		return true, nil
+	}
+	guest, listen, err := at.agent.ports.find(at.name, at.run, port)
+	if err != nil {
+		return false, err
+	}
+	return forwards.Answers(ctx, guest, listen)
 }
 
 // hostReaches reports whether the guest has an interface on a network that the host is on.

@@ -79,6 +79,10 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		now.message = foreignMessage(domain, definition)
 		return now
 	case err != nil:
+		// What its guest has of the host is not for others, whatever became of the definition.
+		if running, err := domainxml.ParseRecord(domain.Live); err == nil {
+			now.running = running
+		}
 		return a.damaged(now, err)
 	case domain.Name != domainxml.DomainName(record.Address):
 		// A copy or a renamed domain (virt-clone, domrename) carries the record of another one: nobody touches it.
@@ -298,6 +302,9 @@ func (a *Agent) unreadable(name string, err error) *seen {
 // addressInterval is how often guests are asked for their IP addresses: they come and go without an event.
 const addressInterval = 10 * time.Second
 
+// maxAddresses is how many addresses of a guest are told: its agent may claim to have any number.
+const maxAddresses = 64
+
 // followAddresses keeps the addresses of the running guests up to date. It has a goroutine of its own, because a guest
 // agent may take a second to answer, or to be given up on.
 func (a *Agent) followAddresses(ctx context.Context) {
@@ -322,6 +329,7 @@ func (a *Agent) refreshAddresses(ctx context.Context, now *seen) {
 		return
 	}
 	addresses, err := a.hypervisor.Addresses(ctx, now.domain.Name)
+	addresses = addresses[:min(len(addresses), maxAddresses)]
 	if err != nil || slices.Equal(addresses, old.GetAddresses()) {
 		return // what is not known now is asked again next time
 	}

@@ -2,11 +2,19 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 )
+
+// sweep removes what steps and guests left behind that ended early.
+func (a *Agent) sweep(ctx context.Context) {
+	if err := errors.Join(a.sweepCredentials(ctx), a.sweepDevices(ctx)); err != nil && ctx.Err() == nil {
+		a.config.Logger.Warn("cannot remove what is left of VMs", "error", err)
+	}
+}
 
 // pruneImages gives back the space of container disks that no VM on this host is based on, those that are off
 // included. While the host cannot be read everything may be in use.

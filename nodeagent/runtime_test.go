@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -406,47 +405,6 @@ func TestUSBDeviceThatMoved(t *testing.T) {
 	}
 	if drift := r.domain("a").GetDrift(); len(drift) > 0 {
 		t.Errorf("drift: %v", drift)
-	}
-}
-
-// TestMediatedDeviceIsGivenBack: what was made for a VM goes when the VM wants it no longer, and not while its guest has it.
-func TestMediatedDeviceIsGivenBack(t *testing.T) {
-	made := uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://gitvirt.io/mdev/VirtualMachine/default/a/vgpu")).String()
-	remove := "sys/bus/mdev/devices/" + made + "/remove"
-	kind := "sys/class/mdev_bus/0000:07:00.0/mdev_supported_types/nvidia-222/"
-	r := newRig(t, map[string]string{
-		kind + "name": "GRID T4-1Q", kind + "available_instances": "1", kind + "create": "",
-		"sys/bus/mdev/devices/" + made + "/mdev_type": "-> ../../../../class/mdev_bus/0000:07:00.0/mdev_supported_types/nvidia-222", remove: "",
-	})
-	removed := func() bool {
-		content, err := os.ReadFile(filepath.Join(r.dir, "host", remove))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(content) > 0
-	}
-	in := vm{
-		name:    "a",
-		devices: map[string]*api.HostDeviceSelector{"vgpu": {Resource: "example.com/vgpu", Mediated: []string{"GRID T4-1Q"}}},
-		change: func(s *kubevirtv1.VirtualMachineInstanceSpec) {
-			s.Domain.Devices.GPUs = []kubevirtv1.GPU{{Name: "vgpu", DeviceName: "example.com/vgpu"}}
-		},
-	}
-	r.must(r.request(in, "on"))
-	if config := r.config("a"); !strings.Contains(config, made) {
-		t.Fatalf("a has not the device:\n%s", config)
-	}
-	none := vm{name: "a", change: func(*kubevirtv1.VirtualMachineInstanceSpec) {}}
-	next := r.request(none, "")
-	next.Live = false
-	r.must(next)
-	if removed() {
-		t.Error("the device was taken from a guest that runs")
-	}
-	r.must(r.request(in, ""))
-	r.must(r.request(none, "cycle"))
-	if !removed() {
-		t.Error("the device is left behind")
 	}
 }
 

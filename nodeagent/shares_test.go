@@ -19,7 +19,11 @@ mount -t virtiofs conf /a && echo "conf $(cat /a/app.conf)"
 mount -t virtiofs files /b && echo written >/b/report && chmod 4755 /b/report
 for p in /sys/class/virtio-ports/*; do [ "$(cat $p/name)" = org.github.vhostmd.1 ] && port=/dev/${p##*/}; done
 sleep 6
-printf 'GET /metrics/XML\n\n' >$port; (cat $port & sleep 3; kill $!) | grep -A1 -E 'HostName|VirtProductInfo'
+for i in 1 2 3 4 5 6 7 8; do # the host may be slow to answer
+  printf 'GET /metrics/XML\n\n' >$port; (cat $port & sleep 3; kill $!) | grep -A1 -E 'HostName|VirtProductInfo' >/answer
+  grep -q qemu- /answer && break
+done
+cat /answer
 `, "- {name: conf, configMap: {name: c}}\n- {name: files, persistentVolumeClaim: {claimName: files}}")
 	devices := &object.Spec.Template.Spec.Domain.Devices
 	devices.Disks = devices.Disks[:1]

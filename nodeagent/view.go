@@ -23,6 +23,16 @@ type view struct {
 	read  map[string]uint64
 	// health is what the guests themselves say, by domain; nothing for most.
 	health map[string]health
+	// reached is how the host reaches guests behind user-mode networking, by domain; nothing for most.
+	reached map[string]reach
+}
+
+// reach is how the host reaches a guest behind user-mode networking.
+type reach struct {
+	// address is where its ports are open; empty when none is.
+	address string
+	// problem says why some are not.
+	problem string
 }
 
 // health is what was found out by asking a guest.
@@ -42,7 +52,7 @@ type watcher struct {
 }
 
 func newView(unknown string) *view {
-	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}, read: map[string]uint64{}, health: map[string]health{}}
+	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}, read: map[string]uint64{}, health: map[string]health{}, reached: map[string]reach{}}
 }
 
 // heal notes what a guest says; the zero health is nothing.
@@ -58,6 +68,22 @@ func (v *view) heal(name string, now health) {
 		v.health[name] = now
 	}
 	v.tell(name)
+}
+
+// reach notes how a guest is reached, and reports whether that is news; the zero reach is nothing.
+func (v *view) reach(name string, now reach) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.reached[name] == now {
+		return false
+	}
+	if now == (reach{}) {
+		delete(v.reached, name)
+	} else {
+		v.reached[name] = now
+	}
+	v.tell(name)
+	return true
 }
 
 func (v *view) get(name string) *seen {
@@ -208,6 +234,7 @@ type update struct {
 	domains  map[string]*seen // nil for the ones that are gone
 	names    []string         // in order
 	health   map[string]health
+	reached  map[string]reach
 }
 
 // take returns what has changed for a watcher since it asked last.
@@ -217,7 +244,7 @@ func (v *view) take(w *watcher) update {
 	if v.unknown != "" {
 		return update{unknown: v.unknown}
 	}
-	out := update{domains: map[string]*seen{}, health: map[string]health{}}
+	out := update{domains: map[string]*seen{}, health: map[string]health{}, reached: map[string]reach{}}
 	if w.all {
 		out.complete = true
 		maps.Copy(out.domains, v.domains)
@@ -233,27 +260,36 @@ func (v *view) take(w *watcher) update {
 		if health, ok := v.health[name]; ok {
 			out.health[name] = health
 		}
+		if reach, ok := v.reached[name]; ok {
+			out.reached[name] = reach
+		}
 	}
 	return out
 }
 
-// message returns what watchers are told of a domain, what its guest says included.
+// message returns what watchers are told of a domain, what its guest says and how it is reached included. It can always be
+// encoded.
 func (u *update) message(name string) proto.Message {
 	now := u.domains[name]
 	if now == nil {
 		return nil
 	}
 	health, said := u.health[name]
+	reach, reached := u.reached[name]
 	domain, ok := now.message.(*api.Domain)
-	if !said || !ok {
-		return now.message
+	if (!said && !reached) || !ok {
+		return encodable(now.message)
 	}
 	out, ok := proto.Clone(domain).(*api.Domain)
 	if !ok {
-		return now.message
+		return encodable(now.message)
 	}
 	out.Ready, out.ReadyReason, out.CredentialsProblem = health.ready, health.readyReason, health.credentials
-	return out
+	if reach.address != "" {
+		out.Addresses = append([]string{reach.address}, out.GetAddresses()...)
+	}
+	out.PortsProblem = reach.problem
+	return encodable(out)
 }
 
 // blind reports whether nothing is known of the host.

@@ -27,10 +27,12 @@ import (
 
 // settings are what the options of New set.
 type settings struct {
+	redirects          Redirects
 	insecureRegistries []string
 	hostDiskRoots      []string
 	reservedCPUs       string
 	hostRoot           string
+	localImports       bool
 }
 
 // Option adjusts an Agent.
@@ -41,9 +43,15 @@ func WithInsecureRegistries(hosts ...string) Option {
 	return func(s *settings) { s.insecureRegistries = append(s.insecureRegistries, hosts...) }
 }
 
-// WithHostDiskRoots names the folders below which hostDisk files may lie; none means anywhere.
+// WithHostDiskRoots names the folders below which hostDisk files may lie, and directories of the host that guests share; none means
+// files anywhere, and no directories.
 func WithHostDiskRoots(roots ...string) Option {
 	return func(s *settings) { s.hostDiskRoots = append(s.hostDiskRoots, roots...) }
+}
+
+// WithLocalImports lets imports fetch from loopback and link-local addresses, where services of the host listen.
+func WithLocalImports(allow bool) Option {
+	return func(s *settings) { s.localImports = allow }
 }
 
 // volumes makes what the volumes of VMs are made of.
@@ -67,18 +75,16 @@ func openVolumes(dir string, s settings) (*volumes, error) {
 		return nil, fmt.Errorf("opening the image cache: %w", err)
 	}
 	return &volumes{
-		store: store, files: store.Files(), images: cache, imports: imports.New(cache, store, imports.Options{}), reserved: newReservations(),
+		store: store, files: store.Files(), images: cache, imports: imports.New(cache, store, imports.Options{AllowLocal: s.localImports}), reserved: newReservations(),
 	}, nil
 }
 
 // prepare makes or finds everything that a VM's definition names, in parallel. It leaves alone what a running guest
-// has open; that is brought up to date by refresh, when the guest is off. Nothing that holds data is replaced.
-func (v *volumes) prepare(ctx context.Context, m *machine, before *domainxml.Record, active bool, progress func(string)) ([]domainxml.Volume, error) {
+// has open, as the records of live say; that is brought up to date by refresh, when the guest is off. Nothing that holds data
+// is replaced.
+func (v *volumes) prepare(ctx context.Context, m *machine, live []*domainxml.Record, progress func(string)) ([]domainxml.Volume, error) {
 	sources := m.spec().Volumes
 	out := make([]domainxml.Volume, len(sources), len(sources)+1)
-	if !active {
-		before = nil
-	}
 	// A claim may be a copy of another one of this VM, which has to be there first.
 	for _, copies := range []bool{false, true} {
 		group, groupCtx := errgroup.WithContext(ctx)
@@ -87,11 +93,11 @@ func (v *volumes) prepare(ctx context.Context, m *machine, before *domainxml.Rec
 				continue
 			}
 			group.Go(func() error {
-				if kept := v.running(m, source, before); kept != nil {
+				if kept := v.running(m, source, live); kept != nil {
 					out[i] = *kept
 					return nil
 				}
-				volume, err := v.one(groupCtx, m, source, before, progress)
+				volume, err := v.one(groupCtx, m, source, live, progress)
 				if err != nil {
 					return fmt.Errorf("volume %s: %w", source.Name, err)
 				}
@@ -113,20 +119,20 @@ func (v *volumes) prepare(ctx context.Context, m *machine, before *domainxml.Rec
 	return out, nil
 }
 
-// running returns the volume as a running guest, whose record before is, has it open: disks with data that were there before.
-func (v *volumes) running(m *machine, source kubevirtv1.Volume, before *domainxml.Record) *domainxml.Volume {
+// running returns the volume as a guest that runs has it open, or is to have it: disks with data that were there before.
+func (v *volumes) running(m *machine, source kubevirtv1.Volume, live []*domainxml.Record) *domainxml.Volume {
 	kind, keep := domainxml.VolumeKind(source)
-	if !keep || before == nil {
+	if !keep || len(live) == 0 {
 		return nil
 	}
-	at := slices.IndexFunc(before.Volumes, func(volume domainxml.Volume) bool { return volume.Name == source.Name && volume.Kind == kind })
-	if at < 0 {
-		return nil
+	planned := v.files.Volume(m.address, m.spec(), source, m.claim(source.Name))
+	for _, record := range live {
+		at := slices.IndexFunc(record.Volumes, func(volume domainxml.Volume) bool { return volume.Name == source.Name && volume.Kind == kind })
+		if at >= 0 && samePath(planned.Path, record.Volumes[at].Path) {
+			return &record.Volumes[at]
+		}
 	}
-	if planned := v.files.Volume(m.address, m.spec(), source, m.claim(source.Name)); !samePath(planned.Path, before.Volumes[at].Path) {
-		return nil
-	}
-	return &before.Volumes[at]
+	return nil
 }
 
 // samePath reports whether a manifest's path leads to the file that a record names, whose symbolic links are resolved. A
@@ -139,8 +145,8 @@ func samePath(manifest, recorded string) bool {
 	return manifest == recorded || resolved == recorded || resolved == filepath.Dir(recorded)
 }
 
-// one makes or finds one volume. before is the record of a guest that runs, or nil.
-func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume, before *domainxml.Record, progress func(string)) (domainxml.Volume, error) {
+// one makes or finds one volume. live are the records of a guest that runs.
+func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error) {
 	volume := v.files.Volume(m.address, m.spec(), source, m.claim(source.Name))
 	var err error
 	switch {
@@ -152,10 +158,12 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 		fill(&volume, disk)
 	case source.HostDisk != nil:
 		var disk disks.Ensured
-		disk, err = v.store.EnsureHostDisk(ctx, m.address, source.Name, hostDisk(m.spec(), source))
+		want := hostDisk(m.spec(), source)
+		want.Shared = want.Shared || opened(live, volume.Path)
+		disk, err = v.store.EnsureHostDisk(ctx, m.address, source.Name, want)
 		fill(&volume, disk)
 	case source.PersistentVolumeClaim != nil, source.DataVolume != nil:
-		err = v.claim(ctx, m, source, before, &volume, progress)
+		err = v.claim(ctx, m, source, live, &volume, progress)
 	case source.Ephemeral != nil:
 		err = v.ephemeral(ctx, m, source, &volume, progress)
 	case source.DownwardMetrics != nil:

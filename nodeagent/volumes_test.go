@@ -44,7 +44,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	hypervisor := libvirt.New(daemon.URI)
-	agent, err := New(Config{Node: "host-1", StateDir: state, DomainType: "qemu"}, hypervisor)
+	agent, err := New(Config{Node: "host-1", StateDir: state, DomainType: "qemu"}, hypervisor, WithLocalImports(true))
 	if err != nil {
 		t.Fatal(err)
 	}

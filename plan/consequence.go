@@ -28,7 +28,19 @@ var impacts = []impact{
 	{"spec.priorityClassName", ConsequenceNone},
 	{"spec.dnsPolicy", ConsequenceNone},
 	{"spec.dnsConfig", ConsequenceNone},
+	{"spec.serviceAccountName", ConsequenceNone},
+	{"spec.networks.multus.default", ConsequenceNone},
+	{"spec.volumes.persistentVolumeClaim.hotpluggable", ConsequenceNone},
+	{"spec.volumes.dataVolume.hotpluggable", ConsequenceNone},
+	{"spec.domain.devices.interfaces.dhcpOptions", ConsequenceNone},
+	{"spec.domain.memory.reservedOverhead", ConsequenceNone},
+	{"spec.domain.resources.overcommitGuestOverhead", ConsequenceNone},
+	{"spec.domain.launchSecurity.sev.attestation", ConsequenceNone},
+	{"spec.updateVolumesStrategy", ConsequenceNone},
+	{"spec.dataVolumeTemplates", ConsequenceNone}, // what they make of claims is compared as claims
 	{"spec.domain.firmware.uuid", ConsequenceReplace},
+	{"spec.domain.devices.interfaces.ports", ConsequenceLive},
+	{"spec.domain.devices.interfaces.portRanges", ConsequenceLive},
 	{"spec.instancetype", ConsequenceNone}, // what it sets is compared field by field
 	{"spec.preference", ConsequenceNone},   // so is this
 	{"spec", ConsequenceRestart},

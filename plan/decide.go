@@ -144,6 +144,10 @@ func (s *Step) because(consequence Consequence) string {
 			fields = append(fields, name)
 			continue
 		}
+		if change.isDigest() {
+			fields = append(fields, name+": other content")
+			continue
+		}
 		fields = append(fields, fmt.Sprintf("%s: %s -> %s", name, brief(change.Before), brief(change.After)))
 	}
 	switch {

@@ -197,15 +197,20 @@ func byName(list []any) (elements map[string]any, order []string) {
 func (d *differ) add(path string, before, after any) {
 	change := Change{Path: path, Before: before, After: after, Consequence: consequenceOf(path)}
 	if hidden(path) {
-		change.Sensitive, change.Before, change.After = true, nil, nil
-	} else if before, after = conceal(before), conceal(after); true {
-		change.Before, change.After = before, after
+		change.Sensitive = true
+	} else {
+		change.Before, change.After = conceal(before), conceal(after)
+		// What differs may be in the concealed part alone.
+		change.Sensitive = reflect.DeepEqual(change.Before, change.After)
+	}
+	if change.Sensitive {
+		change.Before, change.After = nil, nil
 	}
 	d.changes = append(d.changes, change)
 }
 
 // sensitiveFields are never shown, not even as digests.
-var sensitiveFields = []string{"userData", "userDataBase64", "networkData", "networkDataBase64"}
+var sensitiveFields = []string{"userData", "userDataBase64", "networkData", "networkDataBase64", "extraHeaders"}
 
 // hidden reports whether the value at path is sensitive.
 func hidden(path string) bool {
@@ -219,7 +224,7 @@ func hidden(path string) bool {
 // concealed stands in for a sensitive value inside a larger one.
 const concealed = "(sensitive)"
 
-// conceal replaces sensitive values inside an added or removed subtree.
+// conceal replaces sensitive values inside an added or removed subtree, and the queries of URLs.
 func conceal(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -238,6 +243,11 @@ func conceal(value any) any {
 			out[i] = conceal(element)
 		}
 		return out
+	case string:
+		address, _, query := strings.Cut(v, "?")
+		if scheme, _, ok := strings.Cut(address, "://"); ok && query && (scheme == "http" || scheme == "https") {
+			return address + "?" + concealed
+		}
 	}
 	return value
 }
@@ -305,4 +315,11 @@ func cut(text string) string {
 		return text
 	}
 	return string(runes[:briefLength]) + "..."
+}
+
+// isDigest reports whether the values are digests of a content, which tell people nothing.
+func (c Change) isDigest() bool {
+	before, ok := c.Before.(string)
+	after, alsoOK := c.After.(string)
+	return ok && alsoOK && within(c.Path, "contents") && strings.HasPrefix(before, "sha256:") && strings.HasPrefix(after, "sha256:")
 }

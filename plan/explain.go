@@ -16,6 +16,11 @@ func ConsequenceOf(field *schemas.Field) Consequence {
 	case field.MachineField != "":
 		return consequenceOf(field.MachineField)
 	case shapesMachines(field.Kind) && within(field.Path, "spec"):
+		for _, harmless := range []string{"annotations", "nodeSelector", "schedulerName", "requirements", "preferredTerminationGracePeriodSeconds"} {
+			if within(field.Path, "spec."+harmless) {
+				return ConsequenceNone
+			}
+		}
 		return consequenceOf("spec.domain")
 	}
 	return ""

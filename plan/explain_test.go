@@ -14,6 +14,8 @@ func TestConsequenceOf(t *testing.T) {
 	}{
 		{"vm.spec.template.spec.domain.cpu.cores", ConsequenceRestart, "hardware"},
 		{"vmi.spec.domain.cpu.cores", ConsequenceRestart, "the same in an instance"},
+		{"vm.spec.template.spec.domain.devices.interfaces.ports.port", ConsequenceLive, "the host's side of a guest that runs"},
+		{"vm.spec.template.spec.domain.devices.interfaces.model", ConsequenceRestart, "a network card"},
 		{"vmi.spec.nodeSelector", ConsequenceNone, "placement"},
 		{"vmirs.spec.template.spec.domain.firmware.uuid", ConsequenceReplace, "identity"},
 		{"vmpool.spec.virtualMachineTemplate.spec.runStrategy", ConsequenceNone, "power is a step of its own"},

@@ -1,6 +1,8 @@
 package plan_test
 
 import (
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,6 +72,43 @@ func TestBuildClaimsAndInstancetypes(t *testing.T) {
 	}
 	if p := build(t, desired(t, claimed), running(t, claimed)); !p.Empty() {
 		t.Errorf("unchanged: %+v", p.Steps)
+	}
+}
+
+// TestSourcesCredentialsAreNeverShown: that a signature or a token changed is shown, and not what it is.
+func TestSourcesCredentialsAreNeverShown(t *testing.T) {
+	source := func(http string) string {
+		return strings.Replace(claimed, `registry: {url: "docker://quay.io/os:1"}`, "http: "+http, 1)
+	}
+	before := source(`{url: "https://example.org/a?hush=1", extraHeaders: ["Token: hush"]}`)
+	for _, test := range []struct {
+		reason, after string
+		paths         []string
+		shown         string
+	}{
+		{"another signature", source(`{url: "https://example.org/a?hush=2", extraHeaders: ["Token: hush"]}`), []string{"claims[root].source.http.url"}, "url: (sensitive)"},
+		{"another address", source(`{url: "https://example.org/b?hush=1", extraHeaders: ["Token: hush"]}`), []string{"claims[root].source.http.url"}, "https://example.org/b?(sensitive)"},
+		{"another token", source(`{url: "https://example.org/a?hush=1", extraHeaders: ["Token: hush2"]}`), []string{"claims[root].source.http.extraHeaders"}, "extraHeaders: (sensitive)"},
+		{"from the registry", claimed, []string{"claims[root].source.http", "claims[root].source.registry"}, "https://example.org/a?(sensitive)"},
+	} {
+		p := build(t, desired(t, test.after), running(t, before))
+		var text strings.Builder
+		if err := p.Text(&text, plan.TextOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		encoded, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := paths(p); !slices.Equal(got, test.paths) {
+			t.Errorf("%s: %v changed", test.reason, got)
+		}
+		if !strings.Contains(text.String(), test.shown) {
+			t.Errorf("%s: want %s in\n%s", test.reason, test.shown, text.String())
+		}
+		if both := text.String() + string(encoded); strings.Contains(both, "hush") || strings.Contains(both, "sha256:") {
+			t.Errorf("%s: a credential or its digest is shown:\n%s", test.reason, both)
+		}
 	}
 }
 

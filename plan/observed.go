@@ -76,6 +76,8 @@ type Domain struct {
 	ReadyReason string `json:"ready_reason,omitempty"`
 	// CredentialsProblem says why the access credentials are not in the guest.
 	CredentialsProblem string `json:"credentials_problem,omitempty"`
+	// PortsProblem says why the host does not forward all ports that the manifest opens.
+	PortsProblem string `json:"ports_problem,omitempty"`
 	// Fingerprint changes with everything that a plan depends on.
 	Fingerprint string `json:"fingerprint"`
 	// Problem says why the domain's record could not be understood; such a domain is left alone.

@@ -142,6 +142,8 @@ func (t *text) change(change Change) {
 	switch {
 	case change.Sensitive:
 		t.line("      ~ %s: (sensitive)%s", change.Path, note)
+	case change.isDigest():
+		t.line("      ~ %s: other content%s", change.Path, note)
 	case change.Before == nil:
 		t.line("      + %s: %s%s", change.Path, brief(change.After), note)
 	case change.After == nil:

@@ -71,6 +71,7 @@ func TestAdmission(t *testing.T) {
 func admissionExceptions() map[string]string {
 	all := map[string]string{}
 	for _, group := range []struct{ reason, cases string }{
+		{"no Pod mounts the claim read-only, and QEMU has no read-only disk on sata", "vol-pvc-ro-implicit vol-pvc-ro-sata"},
 		{"user data goes onto a disk, not into etcd: there is room for more than 2048 bytes", "ci-big"},
 		{"libvirt has keyboards", "input-type"},
 		{"former versions of KubeVirt had it, and libvirt has it still", "net-macvtap net-passt-old net-slirp"},

@@ -209,6 +209,9 @@ func (c *checker) checkFilesystems(spec *kubevirtv1.VirtualMachineInstanceSpec) 
 		case volume != nil && !holdsFiles(volume):
 			c.fail(in("name"), fmt.Sprintf("the volume %s is a disk image, which has no files to share", quoteValue(name)),
 				"share a configMap, secret, downwardAPI, persistentVolumeClaim or dataVolume")
+		case onlyRead(volume):
+			c.fail(in("name"), fmt.Sprintf("the claim of the volume %s is only read, and virtiofs shares no folder so", quoteValue(name)),
+				"remove readOnly and mount it read-only within the guest, or use a disk")
 		}
 	}
 }

@@ -81,6 +81,11 @@ func diskTarget(disk *kubevirtv1.Disk) (kind string, bus kubevirtv1.DiskBus, kin
 	return kind, bus, kinds
 }
 
+// onlyRead tells a claim that is only read, whatever its disk says.
+func onlyRead(v *kubevirtv1.Volume) bool {
+	return v != nil && v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+}
+
 func (c *checker) checkDiskTarget(spec *kubevirtv1.VirtualMachineInstanceSpec, disk *kubevirtv1.Disk, in func(...any) []any) {
 	kind, bus, kinds := diskTarget(disk)
 	if kinds > 1 {
@@ -101,6 +106,8 @@ func (c *checker) checkDiskTarget(spec *kubevirtv1.VirtualMachineInstanceSpec, d
 		c.fail(in("disk", "readonly"), "a sata disk cannot be read-only", "use bus virtio or scsi, or a cdrom")
 	case isForeign(spec.Architecture) && (bus == kubevirtv1.DiskBusSATA || bus == kubevirtv1.DiskBusUSB):
 		c.fail(path(), fmt.Sprintf("there is no %s bus on %s", bus, spec.Architecture), "use virtio or scsi")
+	case kind == "disk" && bus == kubevirtv1.DiskBusSATA && onlyRead(volumeNamed(spec, disk.Name)):
+		c.fail(path(), fmt.Sprintf("the claim of the volume %s is only read, and a sata disk cannot be read-only", quoteValue(disk.Name)), "use bus virtio or scsi, or a cdrom")
 	default:
 		oneOf(c, path, bus, kubevirtv1.DiskBusVirtio, kubevirtv1.DiskBusSCSI, kubevirtv1.DiskBusSATA, kubevirtv1.DiskBusUSB)
 	}

@@ -164,6 +164,7 @@ func (c *checker) checkInterfaces(spec *kubevirtv1.VirtualMachineInstanceSpec) {
 		}
 		c.checkPorts(iface, in)
 		c.checkPortRanges(iface, in)
+		c.checkForwards(iface, network, in)
 		c.checkDHCP(iface.DHCPOptions, in)
 		if iface.Tag != "" && !configDrive {
 			c.warn(in("tag"), "tags are handed over on a config drive, and the machine has none", "add a cloudInitConfigDrive volume, or remove the tag")

@@ -88,6 +88,20 @@ func (c *checker) checkPortRanges(iface *kubevirtv1.Interface, in func(...any) [
 	}
 }
 
+// checkForwards bounds what a host forwards: on other interfaces ports name what is reached anyway.
+func (c *checker) checkForwards(iface *kubevirtv1.Interface, network *kubevirtv1.Network, in func(...any) []any) {
+	if network == nil || network.Pod == nil || iface.Bridge != nil || iface.SRIOV != nil {
+		return
+	}
+	if _, tooMany := ForwardedPorts(iface); tooMany {
+		field := "ports"
+		if len(iface.PortRanges) > 0 {
+			field = "portRanges"
+		}
+		c.fail(in(field), fmt.Sprintf("more than %d ports of one machine, and a host opens a socket for each", MaxForwardedPorts), "forward fewer ports, or use bridge, where the guest has an address of its own")
+	}
+}
+
 func (c *checker) checkDHCP(options *kubevirtv1.DHCPOptions, in func(...any) []any) {
 	if options == nil {
 		return

@@ -148,13 +148,14 @@ func (c *checker) dataSource(out *claimSource, path []any, spec *cdiv1.DataVolum
 func (c *checker) checkURL(path []any, address string, schemes ...string) {
 	scheme, rest, ok := strings.Cut(address, "://")
 	fix := "write it as " + schemes[0] + "://..."
+	shown, _, _ := strings.Cut(address, "?") // signatures are in the query
 	switch {
 	case address == "":
 		c.fail(path, "no URL", fix)
 	case !ok || rest == "":
-		c.fail(path, quoteValue(address)+" is not a URL", fix)
+		c.fail(path, quoteValue(shown)+" is not a URL", fix)
 	case strings.ContainsAny(address, " \t\r\n\"'<>"):
-		c.fail(path, quoteValue(address)+" holds characters that no URL has", fix)
+		c.fail(path, quoteValue(shown)+" holds characters that no URL has", fix)
 	case strings.Contains(strings.SplitN(rest, "/", 2)[0], "@") && schemes[0] == "http":
 		c.fail(path, "the URL holds a user name or a password, which everybody who reads the repository sees", "put them into a Secret (accessKeyId, secretKey) and name it as secretRef")
 	default:

@@ -3,11 +3,13 @@
 //
 // [Parse] reads one file by itself; what it returns depends on nothing but the file's path and content, so it can be
 // cached by blob hash and shared. [Assemble] puts the files of one revision together and finds what only shows
-// between them: names that are taken twice, disks that two machines would write to, Secrets that are missing.
+// between them: it expands instancetypes and preferences, makes the members of replica sets and pools, resolves what
+// machines refer to (Secrets, claims, networks, host devices), and tells names that are taken twice and disks that two
+// machines would write to.
 //
 // Reading is strict. A field that KubeVirt does not know is an error with file, line, column, path and a "did you
-// mean"; a field that KubeVirt knows and gitvirt does not carry out is another error that says so (the table is in
-// support.go). All mistakes are reported, not the first. An object with errors is still known by its address, in
+// mean"; a field that KubeVirt knows and gitvirt does not carry out is another error that says so (the tables are in
+// support_table.go and support_kinds.go). All mistakes are reported, not the first. An object with errors is still known by its address, in
 // [File.Broken], so that a typing mistake never makes a machine disappear; a file whose names cannot be read at all is
 // [File.Opaque].
 //

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -56,7 +57,7 @@ func (e *encoder) encode(v reflect.Value, info *typeInfo, sensitive bool) bool {
 	case shapeStruct:
 		return e.encodeStruct(v, info)
 	case shapeSlice:
-		return e.encodeSlice(v, info)
+		return e.encodeSlice(v, info, sensitive)
 	case shapeMap:
 		return e.encodeMap(v, info)
 	case shapeQuantity:
@@ -113,6 +114,9 @@ func (e *encoder) encodeStruct(v reflect.Value, info *typeInfo) bool {
 		e.buf = append(e.buf, '"')
 		e.buf = append(e.buf, field.name...)
 		e.buf = append(e.buf, '"', ':')
+		if field.query {
+			value = e.withoutQuery(value)
+		}
 		if e.encode(value, field.info, field.sensitive) {
 			empty = false
 		} else {
@@ -123,7 +127,15 @@ func (e *encoder) encodeStruct(v reflect.Value, info *typeInfo) bool {
 	return !empty
 }
 
-func (e *encoder) encodeSlice(v reflect.Value, info *typeInfo) bool {
+// withoutQuery puts a digest in place of a URL's query, in which signatures are.
+func (e *encoder) withoutQuery(address reflect.Value) reflect.Value {
+	if before, query, ok := strings.Cut(address.String(), "?"); ok {
+		return reflect.ValueOf(before + "?" + e.digest(query))
+	}
+	return address
+}
+
+func (e *encoder) encodeSlice(v reflect.Value, info *typeInfo, sensitive bool) bool {
 	if v.Len() == 0 {
 		return false
 	}
@@ -133,7 +145,7 @@ func (e *encoder) encodeSlice(v reflect.Value, info *typeInfo) bool {
 			e.buf = append(e.buf, ',')
 		}
 		before := len(e.buf)
-		if !e.encode(v.Index(i), info.elem, false) {
+		if !e.encode(v.Index(i), info.elem, sensitive) {
 			e.buf = e.zero(e.buf[:before], info.elem)
 		}
 	}

@@ -67,6 +67,45 @@ func assemble(t testing.TB, manifests ...string) *schemas.Desired {
 	return schemas.Assemble(files)
 }
 
+// TestRecordHoldsNoCredentialsOfSources: signatures are in the queries of URLs, tokens in headers.
+func TestRecordHoldsNoCredentialsOfSources(t *testing.T) {
+	const source = `{http: {url: "https://example.org/a.img?signature=hush", extraHeaders: ["Authorization: hush"]}}`
+	const machine = "  domain: {memory: {guest: 1Gi}}\n  volumes: [{name: root, dataVolume: {name: root}}]\n"
+	made := func(source string) *schemas.VM {
+		d := assemble(t, "apiVersion: cdi.kubevirt.io/v1beta1\nkind: DataVolume\nmetadata: {name: root}\nspec:\n  source: "+source+
+			"\n  storage: {resources: {requests: {storage: 5Gi}}}\n", vmi("web", machine))
+		if len(d.VMs) != 1 || len(d.Diagnostics) > 0 {
+			t.Fatal(d.Diagnostics)
+		}
+		return d.VMs[0]
+	}
+	vm := made(source)
+	if strings.Contains(string(vm.Record), "hush") {
+		t.Errorf("the record shows a credential: %s", vm.Record)
+	}
+	if http := vm.Claims["root"].Source.HTTP; http.URL != "https://example.org/a.img?signature=hush" || http.ExtraHeaders[0] != "Authorization: hush" {
+		t.Errorf("the host is told %+v", http)
+	}
+	read, err := schemas.ReadRecord(vm.Record, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if http := read.Claims["root"].Source.HTTP; !strings.HasPrefix(http.URL, "https://example.org/a.img?sha256:") || len(http.ExtraHeaders) != 1 {
+		t.Errorf("recorded: %+v", http)
+	}
+	for _, part := range []string{"signature=hush", "Authorization: hush"} {
+		if made(strings.Replace(source, part, part+"2", 1)).Hash == vm.Hash {
+			t.Errorf("%s: another value is the same wish", part)
+		}
+	}
+	d := assemble(t, "apiVersion: cdi.kubevirt.io/v1beta1\nkind: DataVolume\nmetadata: {name: root}\nspec: {source: {http: {url: \"https://example.org/a b?hush\", extraHeaders: {a: hush}}}, storage: {resources: {requests: {storage: 5Gi}}}}\n")
+	for _, diagnostic := range d.Diagnostics {
+		if strings.Contains(fmt.Sprint(diagnostic), "hush") {
+			t.Errorf("a diagnostic shows a credential: %v", diagnostic)
+		}
+	}
+}
+
 // TestResolve checks what references become, and that the record shows it without what is secret.
 func TestResolve(t *testing.T) {
 	machine := vmi("web", `  domain: {memory: {guest: 1Gi}}

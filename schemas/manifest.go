@@ -122,6 +122,8 @@ type Claim struct {
 	Source *cdiv1.DataVolumeSource `json:"source,omitempty"`
 	// SourceContent holds the keys of the Secret that Source refers to. Sensitive.
 	SourceContent Content `json:"-"`
+	// CopyOf is the claim that Source names, when it is one of the repository's: it may have to be made first.
+	CopyOf *Claim `json:"-"`
 }
 
 // HostDeviceSelector is what a resource name of a GPU, a host device or an SR-IOV network means on a host, from

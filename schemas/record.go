@@ -85,7 +85,10 @@ func (vm *VM) with(r *resolved) *VM {
 		}
 		return out
 	}
-	e := &encoder{buf: slices.Concat(vm.Record[:vm.resolvedAt], make([]byte, 0, 512))}
+	e := &encoder{
+		buf:    slices.Concat(vm.Record[:vm.resolvedAt], make([]byte, 0, 512)),
+		digest: func(value string) string { return digest(vm.Address, value) },
+	}
 	for _, part := range []struct {
 		name  string
 		value any

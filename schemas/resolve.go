@@ -98,16 +98,29 @@ func (a *assembly) lookup(r *reference) {
 		a.found = append(a.found, a.find(r.address))
 		return
 	}
-	claim := a.findClaim(r.address)
+	a.lookupClaim(r.address, maxCopies)
+}
+
+// maxCopies bounds how many claims may be copies one of the other.
+const maxCopies = 16
+
+// lookupClaim adds the objects that decide what a claim is, those of the claim that it is a copy of included.
+func (a *assembly) lookupClaim(address Address, copies int) {
+	claim := a.findClaim(address)
 	a.found = append(a.found, claim)
 	if claim == nil {
 		return
 	}
 	source := claim.value.(*claimSource) //nolint:forcetypeassert // of this kind
 	for i := range source.links {
-		a.found = append(a.found, a.find(source.links[i].address))
+		switch link := source.links[i].address; {
+		case !isClaim(link.Kind):
+			a.found = append(a.found, a.find(link))
+		case copies > 0:
+			a.lookupClaim(link, copies-1)
+		}
 	}
-	a.found = append(a.found, a.bound[claimName{r.address.Namespace, r.address.Name}])
+	a.found = append(a.found, a.bound[claimName{address.Namespace, address.Name}])
 }
 
 // missed reports a reference that finds nothing, or something with mistakes.
@@ -240,30 +253,11 @@ func (a *assembly) resolveClaim(out *resolved, e *entry, r *reference) bool {
 	if found == nil {
 		return a.missed(e, r)
 	}
-	source := found.value.(*claimSource) //nolint:forcetypeassert // of this kind
-	claim := source.claim
-	claim.Namespace, claim.Name = r.address.Namespace, r.address.Name
-	volume := a.bound[claimName{claim.Namespace, claim.Name}]
-	for i := range source.links {
-		link := &source.links[i]
-		switch target := a.find(link.address); {
-		case target == nil: // as was told of the claim
-		case link.address.Kind == KindSecret:
-			claim.SourceContent = target.value.(Content) //nolint:forcetypeassert // of this kind
-		case link.address.Kind == KindPersistentVolume:
-			volume = target
-		}
-	}
-	if volume != nil {
-		v := volume.value.(*volumeSource) //nolint:forcetypeassert // of this kind
-		claim.Path, claim.Block = v.path, claim.Block || v.block
-		if claim.Capacity > v.capacity && v.capacity > 0 {
-			a.fail(r.position, e.address, r.path, fmt.Sprintf("the %s %s at %s asks for more than the PersistentVolume %s at %s has",
-				found.address.Kind, quoteValue(claim.Name), found.position, quoteValue(volume.address.Name), volume.position), "ask for less, or name a larger volume")
-			return false
-		}
-		claim.Capacity = max(claim.Capacity, v.capacity)
-		claim.Source = nil // the volume has its data already
+	claim, volume := a.claim(found, r.address, maxCopies)
+	if asked := found.value.(*claimSource).claim.Capacity; volume != nil && volume.value.(*volumeSource).capacity > 0 && asked > volume.value.(*volumeSource).capacity { //nolint:forcetypeassert // of these kinds
+		a.fail(r.position, e.address, r.path, fmt.Sprintf("the %s %s at %s asks for more than the PersistentVolume %s at %s has",
+			found.address.Kind, quoteValue(claim.Name), found.position, quoteValue(volume.address.Name), volume.position), "ask for less, or name a larger volume")
+		return false
 	}
 	if out.claims == nil {
 		out.claims = map[string]Claim{}
@@ -271,6 +265,38 @@ func (a *assembly) resolveClaim(out *resolved, e *entry, r *reference) bool {
 	out.claims[r.use] = claim
 	out.uses = append(out.uses, claimUse{found, r})
 	return true
+}
+
+// claim puts a claim together, with the claims that it is a copy of, and returns the PersistentVolume that it stands for, if
+// any.
+func (a *assembly) claim(found *object, address Address, copies int) (Claim, *object) {
+	source := found.value.(*claimSource) //nolint:forcetypeassert // of this kind
+	claim := source.claim
+	claim.Namespace, claim.Name = address.Namespace, address.Name
+	volume := a.bound[claimName{claim.Namespace, claim.Name}]
+	for i := range source.links {
+		link := source.links[i].address
+		if isClaim(link.Kind) {
+			if target := a.findClaim(link); target != nil && copies > 0 {
+				from, _ := a.claim(target, link, copies-1)
+				claim.CopyOf = &from
+			}
+			continue
+		}
+		switch target := a.find(link); {
+		case target == nil: // as was told of the claim
+		case link.Kind == KindSecret:
+			claim.SourceContent = target.value.(Content) //nolint:forcetypeassert // of this kind
+		case link.Kind == KindPersistentVolume:
+			volume = target
+		}
+	}
+	if volume != nil {
+		v := volume.value.(*volumeSource) //nolint:forcetypeassert // of this kind
+		claim.Path, claim.Block, claim.Capacity = v.path, claim.Block || v.block, max(claim.Capacity, v.capacity)
+		claim.Source, claim.CopyOf = nil, nil // the volume has its data already
+	}
+	return claim, volume
 }
 
 // resolveNetwork checks that a network exists, as far as the repository has networks at all, and finds the device of an

@@ -94,7 +94,14 @@ func (a *assembly) checkLinks(objects []*object) {
 		}
 		for i := range source.links {
 			link := &source.links[i]
-			if a.find(link.address) != nil || isClaim(link.address.Kind) && a.find(otherClaim(link.address)) != nil {
+			target := a.find(link.address)
+			if target == nil && isClaim(link.address.Kind) {
+				target = a.find(otherClaim(link.address))
+			}
+			if target != nil {
+				if isClaim(link.address.Kind) && a.volumeOf(o) == nil && !a.copies(o, link, target) {
+					a.brokenObjects[o.address] = o.position
+				}
 				continue
 			}
 			if !a.missed(&entry{address: o.address}, link) {
@@ -102,6 +109,61 @@ func (a *assembly) checkLinks(objects []*object) {
 			}
 		}
 	}
+}
+
+// volumeOf returns the PersistentVolume that a claim stands for; nil when the host makes its image.
+func (a *assembly) volumeOf(claim *object) *object {
+	source := claim.value.(*claimSource) //nolint:forcetypeassert // of this kind
+	for i := range source.links {
+		if source.links[i].address.Kind == KindPersistentVolume {
+			return a.find(source.links[i].address)
+		}
+	}
+	return a.bound[claimName{claim.address.Namespace, claim.address.Name}]
+}
+
+// copies reports whether the source of a copy can be one: a host copies the images that it made itself, and nothing is a copy of
+// itself or larger than its copy.
+func (a *assembly) copies(claim *object, link *reference, source *object) bool {
+	if !a.ends(claim, source) {
+		a.fail(link.position, claim.address, link.path, fmt.Sprintf("the %s %s would be a copy of itself in the end", claim.address.Kind, quoteValue(claim.address.Name)),
+			"fill one of the claims from elsewhere")
+		return false
+	}
+	has, wants := source.value.(*claimSource).claim.Capacity, claim.value.(*claimSource).claim.Capacity //nolint:forcetypeassert // of this kind
+	if wants > 0 && has > wants {
+		a.fail(link.position, claim.address, link.path, fmt.Sprintf("the %s %s at %s is larger than its copy", source.address.Kind, quoteValue(source.address.Name), source.position),
+			"ask for at least as much storage as it has")
+		return false
+	}
+	volume := a.volumeOf(source)
+	if volume == nil {
+		return true
+	}
+	a.fail(link.position, claim.address, link.path, fmt.Sprintf("the %s %s is the PersistentVolume %s at %s, and gitvirt copies only claims whose image it made itself",
+		source.address.Kind, quoteValue(source.address.Name), quoteValue(volume.address.Name), volume.position),
+		"import the image with http, or copy it on the host and name the copy in a PersistentVolume")
+	return false
+}
+
+// ends reports whether following the sources of copies comes to an end.
+func (a *assembly) ends(claim, source *object) bool {
+	for range maxCopies {
+		if source == nil || source == claim {
+			break
+		}
+		var next *object
+		for _, link := range source.value.(*claimSource).links { //nolint:forcetypeassert // of this kind
+			if isClaim(link.address.Kind) {
+				next = a.findClaim(link.address)
+			}
+		}
+		if next == nil {
+			return true
+		}
+		source = next
+	}
+	return false
 }
 
 // claimUser is a machine and how it refers to a claim.

@@ -33,7 +33,6 @@ func placementSupport() []Support {
 func boardSupport() []Support {
 	return []Support{
 		carried("domain.cpu"), carried("domain.memory"), carried("domain.resources"),
-		kept("domain.launchSecurity.sev.attestation", "a host attests nothing by itself: read the measurement with virsh domlaunchsecinfo while the machine is paused"),
 		kept("domain.memory.reservedOverhead", "it sizes KubeVirt's Pod; libvirt sets no limits on memory, and raises that of locked memory for devices that need it"),
 		kept("domain.resources.overcommitGuestOverhead", "what QEMU needs beside the guest's memory is not reserved on a libvirt host"),
 		carried("domain.machine"), carried("domain.chassis"), carried("domain.clock"), carried("domain.features"),
@@ -44,10 +43,7 @@ func boardSupport() []Support {
 
 // deviceSupport is what is plugged into the machine.
 func deviceSupport() []Support {
-	const (
-		claimed   = "dynamic resource allocation is a service of Kubernetes; name the device with deviceName"
-		unreached = "nobody reaches a guest behind masquerade on a libvirt host, and behind bridge all its ports are reached"
-	)
+	const claimed = "dynamic resource allocation is a service of Kubernetes; name the device with deviceName"
 	return []Support{
 		carried("domain.devices.autoattachGraphicsDevice"), carried("domain.devices.autoattachInputDevice"),
 		carried("domain.devices.autoattachMemBalloon"), carried("domain.devices.autoattachPodInterface"),
@@ -65,7 +61,6 @@ func deviceSupport() []Support {
 		refused("domain.devices.disks.changedBlockTracking", "it prepares KubeVirt's incremental backups; libvirt's tools keep their own bitmaps, so remove it"),
 		carried("domain.devices.interfaces"),
 		kept("domain.devices.interfaces.dhcpOptions", "the network's own DHCP server answers the guest: QEMU's behind masquerade, else that of the libvirt network, whose dnsmasq options can say the same"),
-		kept("domain.devices.interfaces.ports", unreached), kept("domain.devices.interfaces.portRanges", unreached),
 		refused("domain.devices.interfaces.binding", "network binding plugins are containers beside KubeVirt's launcher; use masquerade, bridge or sriov"),
 	}
 }
@@ -75,7 +70,6 @@ func volumeSupport() []Support {
 	const unplugged = "whether a volume can be unplugged follows from the bus of its disk"
 	return []Support{
 		carried("networks.name"), carried("networks.pod"), carried("networks.multus"),
-		kept("networks.multus.default", "it takes the place of a Pod's own network, which a libvirt host does not have"),
 		refused("networks.resourceClaim", "dynamic resource allocation is a service of Kubernetes; use multus with an sriov interface"),
 		carried("volumes.name"), carried("volumes.cloudInitConfigDrive"), carried("volumes.cloudInitNoCloud"),
 		carried("volumes.configMap"), carried("volumes.containerDisk"), carried("volumes.dataVolume"),

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 )
 
 // shape says how a Go type is written in a manifest.
@@ -68,8 +69,10 @@ type fieldInfo struct {
 	name  string
 	index []int
 	info  *typeInfo
-	// sensitive marks user data: it is never printed, and only its digest is recorded.
+	// sensitive marks user data and credentials: they are never printed, and only their digest is recorded.
 	sensitive bool
+	// query marks a URL, of which that is so for what follows the question mark.
+	query bool
 }
 
 // at returns the field's value in v; embedded pointers on the way are allocated when create is set, else an
@@ -194,6 +197,7 @@ func collectFields(t reflect.Type, prefix []int, building map[reflect.Type]*type
 		}
 		own = append(own, fieldInfo{
 			name: name, index: index, info: buildInfo(field.Type, building), sensitive: isSensitive(t, name),
+			query: t == reflect.TypeFor[cdiv1.DataVolumeSourceHTTP]() && name == "url",
 		})
 	}
 	for _, f := range inlined {
@@ -204,11 +208,13 @@ func collectFields(t reflect.Type, prefix []int, building map[reflect.Type]*type
 	return own
 }
 
-// isSensitive tells the fields that hold user data or network data.
+// isSensitive tells the fields that hold user data or network data, or what a web server is to be told.
 func isSensitive(owner reflect.Type, name string) bool {
 	switch owner {
 	case reflect.TypeFor[kubevirtv1.CloudInitNoCloudSource](), reflect.TypeFor[kubevirtv1.CloudInitConfigDriveSource]():
 		return strings.HasPrefix(name, "userData") || (strings.HasPrefix(name, "networkData") && name != "networkDataSecretRef")
+	case reflect.TypeFor[cdiv1.DataVolumeSourceHTTP]():
+		return name == "extraHeaders"
 	}
 	return false
 }

@@ -165,7 +165,7 @@ func domainOf(in *api.Domain) *plan.Domain {
 		State: plan.State(in.GetState()), Stop: in.GetStop(), Ran: in.GetRan(), Transient: in.GetTransient(),
 		Hash: in.GetHash(), Record: in.GetRecord(), RunningHash: in.GetRunningHash(), RunningRecord: in.GetRunningRecord(),
 		Addresses: in.GetAddresses(), Fingerprint: in.GetFingerprint(), Problem: in.GetProblem(), Unread: in.GetUnread(),
-		Ready: in.GetReady(), ReadyReason: in.GetReadyReason(), CredentialsProblem: in.GetCredentialsProblem(),
+		Ready: in.GetReady(), ReadyReason: in.GetReadyReason(), CredentialsProblem: in.GetCredentialsProblem(), PortsProblem: in.GetPortsProblem(),
 	}
 	if out.RunningHash != "" && len(out.RunningRecord) == 0 {
 		out.RunningRecord = out.Record

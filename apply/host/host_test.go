@@ -32,6 +32,7 @@ type rig struct {
 	t          *testing.T
 	hypervisor *fake.Hypervisor
 	dir        string
+	redirects  redirects
 	host       *host.Host
 	stop       func()
 	end        func() // ends the agent in the middle of what it does
@@ -50,7 +51,7 @@ func (r *rig) start() {
 	r.t.Helper()
 	agent, err := nodeagent.New(nodeagent.Config{
 		Node: "host-1", StateDir: filepath.Join(r.dir, "agent"), DomainType: "qemu", Resync: 50 * time.Millisecond,
-	}, r.hypervisor)
+	}, r.hypervisor, nodeagent.WithRedirects(&r.redirects))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -2,13 +2,16 @@ package host_test
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/gitvirt/gitvirt/nodeagent/forwards"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // with adds fields to the template's spec of a manifest, YAML at six spaces.
@@ -103,4 +106,49 @@ func (r *rig) live(name string) string {
 	}
 	root, _, _ := strings.Cut(domain.Live, ">")
 	return root
+}
+
+// redirects are those of a host in memory.
+type redirects struct {
+	mu  sync.Mutex
+	now map[forwards.Endpoint]uint16
+}
+
+func (r *redirects) List() (map[forwards.Endpoint]uint16, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.now), nil
+}
+
+func (r *redirects) Set(now map[forwards.Endpoint]uint16) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = maps.Clone(now)
+	return nil
+}
+
+// TestPortsNeedNoRestart: what an interface opens changes in the running guest.
+func TestPortsNeedNoRestart(t *testing.T) {
+	r := newRig(t)
+	guest := func(ports string) *schemas.Desired {
+		text := strings.Replace(manifest("a", "Always", "64Mi"), "          disks:", "          interfaces:\n          - {name: default, masquerade: {}"+ports+"}\n          disks:", 1)
+		return desired(t, with(text, "      networks:\n      - {name: default, pod: {}}\n"))
+	}
+	r.converge(guest(", ports: [{port: 80}]"))
+	started := r.live("default_a")
+	for _, step := range []struct {
+		ports    string
+		forwards int
+	}{{", ports: [{port: 22}, {port: 80}]", 2}, {", portRanges: [{protocol: TCP, start: 80, end: 82}]", 3}, {"", 0}} {
+		want := guest(step.ports)
+		p := r.plan(want)
+		if len(p.Steps) != 1 || p.Steps[0].Consequence != plan.ConsequenceLive || p.Steps[0].Power != plan.PowerKeep {
+			t.Fatalf("%s: got %+v", step.ports, p.Steps)
+		}
+		r.converge(want)
+		r.eventually(want, "forwarded", func(*plan.Plan) bool { return len(r.hypervisor.Forwards("default_a")) == step.forwards })
+	}
+	if now := r.live("default_a"); now == "" || now != started {
+		t.Error("the guest was restarted")
+	}
 }

@@ -19,16 +19,11 @@ func addReferences(out *api.VM, vm *schemas.VM) error {
 	if len(vm.Claims) > 0 {
 		out.Claims = make(map[string]*api.Claim, len(vm.Claims))
 	}
-	for volume, claim := range vm.Claims {
-		message := &api.Claim{
-			Namespace: claim.Namespace, Name: claim.Name, CapacityBytes: claim.Capacity, Path: claim.Path, Block: claim.Block, Shared: claim.Shared,
-		}
-		if claim.Source != nil {
-			source, err := json.Marshal(claim.Source)
-			if err != nil {
-				return fmt.Errorf("encoding the source of the claim %s: %w", claim.Name, err)
-			}
-			message.Source, message.SourceContent = source, contentOf(claim.SourceContent)
+	for volume := range vm.Claims {
+		claim := vm.Claims[volume]
+		message, err := claimOf(&claim)
+		if err != nil {
+			return err
 		}
 		out.Claims[volume] = message
 	}
@@ -43,6 +38,26 @@ func addReferences(out *api.VM, vm *schemas.VM) error {
 		out.HostDevices[name] = message
 	}
 	return nil
+}
+
+// claimOf is nil for no claim.
+func claimOf(claim *schemas.Claim) (*api.Claim, error) {
+	if claim == nil {
+		return nil, nil //nolint:nilnil // a claim that is no copy is the usual case
+	}
+	out := &api.Claim{
+		Namespace: claim.Namespace, Name: claim.Name, CapacityBytes: claim.Capacity, Path: claim.Path, Block: claim.Block, Shared: claim.Shared,
+	}
+	if claim.Source != nil {
+		source, err := json.Marshal(claim.Source)
+		if err != nil {
+			return nil, fmt.Errorf("encoding the source of the claim %s: %w", claim.Name, err)
+		}
+		out.Source, out.SourceContent = source, contentOf(claim.SourceContent)
+	}
+	var err error
+	out.CopyOf, err = claimOf(claim.CopyOf)
+	return out, err
 }
 
 func contentOf(content schemas.Content) *api.Content {

@@ -56,6 +56,7 @@ type options struct {
 	insecure   []string
 	hostRoots  []string
 	reserved   string
+	local      bool
 	debug      bool
 }
 
@@ -87,8 +88,9 @@ Exit codes: 0 stopped by a signal, 1 an error.`,
 	flags.StringVar(&o.emulation, "emulation", "auto", "software emulation: auto (when KVM does not really work), always, never")
 	flags.StringVar(&o.node, "node", hostname, "name of this host")
 	flags.StringSliceVar(&o.insecure, "insecure-registry", nil, "registry host:port that may be spoken to without TLS (loopback always may)")
-	flags.StringSliceVar(&o.hostRoots, "host-disk-root", nil, "folder below which hostDisk files may lie; repeat for several (default: anywhere)")
+	flags.StringSliceVar(&o.hostRoots, "host-disk-root", nil, "folder below which hostDisk files, and directories shared with guests, may lie; repeat for several (default: files anywhere, no directories)")
 	flags.StringVar(&o.reserved, "reserved-cpus", "", "CPUs of the host, such as 0-1, that no VM has for itself (default: the first core)")
+	flags.BoolVar(&o.local, "allow-local-imports", false, "let imports fetch from loopback and link-local addresses")
 	flags.BoolVar(&o.debug, "debug", false, "log more")
 	return command
 }
@@ -134,7 +136,8 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	agent, err := nodeagent.New(nodeagent.Config{
 		Node: o.node, StateDir: o.stateDir, DomainType: domainType, Logger: logger,
 		Describe: o.describe(hypervisor, why),
-	}, hypervisor, nodeagent.WithInsecureRegistries(o.insecure...), nodeagent.WithHostDiskRoots(o.hostRoots...), nodeagent.WithReservedCPUs(o.reserved))
+	}, hypervisor, nodeagent.WithInsecureRegistries(o.insecure...), nodeagent.WithHostDiskRoots(o.hostRoots...), nodeagent.WithReservedCPUs(o.reserved),
+		nodeagent.WithLocalImports(o.local))
 	if err != nil {
 		return err
 	}

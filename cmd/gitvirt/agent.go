@@ -32,6 +32,8 @@ type agentFlags struct {
 	libvirtURI string
 	emulation  string
 	insecure   []string
+	hostRoots  []string
+	local      bool
 	timeout    time.Duration
 }
 
@@ -43,6 +45,8 @@ func (f *agentFlags) add(command *cobra.Command) {
 	flags.StringVar(&f.libvirtURI, "libvirt-uri", "qemu:///system", "libvirt of an agent that is started")
 	flags.StringVar(&f.emulation, "emulation", "auto", "software emulation of an agent that is started: auto, always, never")
 	flags.StringSliceVar(&f.insecure, "insecure-registry", nil, "registry host:port that may be spoken to without TLS")
+	flags.StringSliceVar(&f.hostRoots, "host-disk-root", nil, "folder of host disks and shared directories of an agent that is started")
+	flags.BoolVar(&f.local, "allow-local-imports", false, "let an agent that is started import from loopback and link-local addresses")
 	flags.DurationVar(&f.timeout, "agent-timeout", 30*time.Second, "how long to wait for the agent")
 }
 
@@ -61,6 +65,12 @@ func (f *agentFlags) arguments() []string {
 	}
 	if len(f.insecure) > 0 {
 		args = append(args, "--insecure-registry", strings.Join(f.insecure, ","))
+	}
+	if len(f.hostRoots) > 0 {
+		args = append(args, "--host-disk-root", strings.Join(f.hostRoots, ","))
+	}
+	if f.local {
+		args = append(args, "--allow-local-imports")
 	}
 	return args
 }

@@ -126,7 +126,7 @@ func freeAddress(t testing.TB) string {
 func (r *rig) start() {
 	r.t.Helper()
 	r.controller = exec.Command(program(r.t, "gitvirt"), "run", "--git", r.url, "--branch", "main", "--state-dir", r.state,
-		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "300ms", "--emulation", "always")
+		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "300ms", "--emulation", "always", "--allow-local-imports")
 	r.controller.Stdout, r.controller.Stderr = r.log, r.log
 	if err := r.controller.Start(); err != nil {
 		r.t.Fatal(err)

@@ -15,7 +15,8 @@ func (c *cli) validateCommand() *cobra.Command {
 		Use:   "validate [SOURCE | FILE...]",
 		Short: "Check manifests without touching any host",
 		Long: `Check every manifest of a directory, a file or a git repository and print all mistakes with file, line and column.
-Of single files, objects that they refer to and that are not in them are only warned of: they may be in other files.
+Of single files, Secrets, ConfigMaps, claims and the like that are not in them are only warned of: they may be in other
+files. Instance types and preferences have to be named as well, because nothing can be checked without them.
 
 Exit codes: 0 everything is right, 1 there are mistakes or the source cannot be read.`,
 		Example: `  gitvirt validate ./fleet

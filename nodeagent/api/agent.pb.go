@@ -502,7 +502,9 @@ type Domain struct {
 	// Why the access credentials are not in the guest yet; empty when they are, or when there are none.
 	CredentialsProblem string `protobuf:"bytes,22,opt,name=credentials_problem,json=credentialsProblem,proto3" json:"credentials_problem,omitempty"`
 	// Paths of what its XML holds and this agent does not know: elements, attributes, text.
-	Unread        []string `protobuf:"bytes,23,rep,name=unread,proto3" json:"unread,omitempty"`
+	Unread []string `protobuf:"bytes,23,rep,name=unread,proto3" json:"unread,omitempty"`
+	// Why the host does not forward all ports that the manifest opens; empty when it does, or when there are none.
+	PortsProblem  string `protobuf:"bytes,24,opt,name=ports_problem,json=portsProblem,proto3" json:"ports_problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -696,6 +698,13 @@ func (x *Domain) GetUnread() []string {
 		return x.Unread
 	}
 	return nil
+}
+
+func (x *Domain) GetPortsProblem() string {
+	if x != nil {
+		return x.PortsProblem
+	}
+	return ""
 }
 
 type Change struct {
@@ -1135,6 +1144,8 @@ type Claim struct {
 	// JSON of CDI's DataVolumeSource; empty when the image begins empty.
 	Source        []byte   `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
 	SourceContent *Content `protobuf:"bytes,8,opt,name=source_content,json=sourceContent,proto3" json:"source_content,omitempty"`
+	// The claim that source.pvc names, when it may have to be made first.
+	CopyOf        *Claim `protobuf:"bytes,9,opt,name=copy_of,json=copyOf,proto3" json:"copy_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1221,6 +1232,13 @@ func (x *Claim) GetSource() []byte {
 func (x *Claim) GetSourceContent() *Content {
 	if x != nil {
 		return x.SourceContent
+	}
+	return nil
+}
+
+func (x *Claim) GetCopyOf() *Claim {
+	if x != nil {
+		return x.CopyOf
 	}
 	return nil
 }
@@ -1801,7 +1819,7 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\aForeign\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x12\n" +
-	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xaa\x05\n" +
+	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xcf\x05\n" +
 	"\x06Domain\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1826,7 +1844,8 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x05ready\x18\x14 \x01(\tR\x05ready\x12!\n" +
 	"\fready_reason\x18\x15 \x01(\tR\vreadyReason\x12/\n" +
 	"\x13credentials_problem\x18\x16 \x01(\tR\x12credentialsProblem\x12\x16\n" +
-	"\x06unread\x18\x17 \x03(\tR\x06unread\"J\n" +
+	"\x06unread\x18\x17 \x03(\tR\x06unread\x12#\n" +
+	"\rports_problem\x18\x18 \x01(\tR\fportsProblem\"J\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\fR\x06before\x12\x14\n" +
@@ -1874,7 +1893,7 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2+.gitvirt.agent.v1alpha1.Content.ValuesEntryR\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x82\x02\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xba\x02\n" +
 	"\x05Claim\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
@@ -1883,7 +1902,8 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x05block\x18\x05 \x01(\bR\x05block\x12\x16\n" +
 	"\x06shared\x18\x06 \x01(\bR\x06shared\x12\x16\n" +
 	"\x06source\x18\a \x01(\fR\x06source\x12F\n" +
-	"\x0esource_content\x18\b \x01(\v2\x1f.gitvirt.agent.v1alpha1.ContentR\rsourceContent\"\x95\x01\n" +
+	"\x0esource_content\x18\b \x01(\v2\x1f.gitvirt.agent.v1alpha1.ContentR\rsourceContent\x126\n" +
+	"\acopy_of\x18\t \x01(\v2\x1d.gitvirt.agent.v1alpha1.ClaimR\x06copyOf\"\x95\x01\n" +
 	"\x12HostDeviceSelector\x12\x1a\n" +
 	"\bresource\x18\x01 \x01(\tR\bresource\x12\x10\n" +
 	"\x03pci\x18\x02 \x03(\tR\x03pci\x12\x1a\n" +
@@ -1981,27 +2001,28 @@ var file_nodeagent_api_agent_proto_depIdxs = []int32{
 	24, // 8: gitvirt.agent.v1alpha1.VM.host_devices:type_name -> gitvirt.agent.v1alpha1.VM.HostDevicesEntry
 	25, // 9: gitvirt.agent.v1alpha1.Content.values:type_name -> gitvirt.agent.v1alpha1.Content.ValuesEntry
 	11, // 10: gitvirt.agent.v1alpha1.Claim.source_content:type_name -> gitvirt.agent.v1alpha1.Content
-	14, // 11: gitvirt.agent.v1alpha1.HostDeviceSelector.usb:type_name -> gitvirt.agent.v1alpha1.USBSelector
-	18, // 12: gitvirt.agent.v1alpha1.ListDisksResponse.disks:type_name -> gitvirt.agent.v1alpha1.DataDisk
-	21, // 13: gitvirt.agent.v1alpha1.DeleteDisksResponse.deleted:type_name -> gitvirt.agent.v1alpha1.DeletedDisk
-	11, // 14: gitvirt.agent.v1alpha1.VM.ContentsEntry.value:type_name -> gitvirt.agent.v1alpha1.Content
-	12, // 15: gitvirt.agent.v1alpha1.VM.ClaimsEntry.value:type_name -> gitvirt.agent.v1alpha1.Claim
-	13, // 16: gitvirt.agent.v1alpha1.VM.HostDevicesEntry.value:type_name -> gitvirt.agent.v1alpha1.HostDeviceSelector
-	0,  // 17: gitvirt.agent.v1alpha1.Agent.GetNode:input_type -> gitvirt.agent.v1alpha1.GetNodeRequest
-	2,  // 18: gitvirt.agent.v1alpha1.Agent.Watch:input_type -> gitvirt.agent.v1alpha1.WatchRequest
-	9,  // 19: gitvirt.agent.v1alpha1.Agent.Execute:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
-	16, // 20: gitvirt.agent.v1alpha1.Agent.ListDisks:input_type -> gitvirt.agent.v1alpha1.ListDisksRequest
-	19, // 21: gitvirt.agent.v1alpha1.Agent.DeleteDisks:input_type -> gitvirt.agent.v1alpha1.DeleteDisksRequest
-	1,  // 22: gitvirt.agent.v1alpha1.Agent.GetNode:output_type -> gitvirt.agent.v1alpha1.Node
-	3,  // 23: gitvirt.agent.v1alpha1.Agent.Watch:output_type -> gitvirt.agent.v1alpha1.WatchEvent
-	15, // 24: gitvirt.agent.v1alpha1.Agent.Execute:output_type -> gitvirt.agent.v1alpha1.ExecuteEvent
-	17, // 25: gitvirt.agent.v1alpha1.Agent.ListDisks:output_type -> gitvirt.agent.v1alpha1.ListDisksResponse
-	20, // 26: gitvirt.agent.v1alpha1.Agent.DeleteDisks:output_type -> gitvirt.agent.v1alpha1.DeleteDisksResponse
-	22, // [22:27] is the sub-list for method output_type
-	17, // [17:22] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	12, // 11: gitvirt.agent.v1alpha1.Claim.copy_of:type_name -> gitvirt.agent.v1alpha1.Claim
+	14, // 12: gitvirt.agent.v1alpha1.HostDeviceSelector.usb:type_name -> gitvirt.agent.v1alpha1.USBSelector
+	18, // 13: gitvirt.agent.v1alpha1.ListDisksResponse.disks:type_name -> gitvirt.agent.v1alpha1.DataDisk
+	21, // 14: gitvirt.agent.v1alpha1.DeleteDisksResponse.deleted:type_name -> gitvirt.agent.v1alpha1.DeletedDisk
+	11, // 15: gitvirt.agent.v1alpha1.VM.ContentsEntry.value:type_name -> gitvirt.agent.v1alpha1.Content
+	12, // 16: gitvirt.agent.v1alpha1.VM.ClaimsEntry.value:type_name -> gitvirt.agent.v1alpha1.Claim
+	13, // 17: gitvirt.agent.v1alpha1.VM.HostDevicesEntry.value:type_name -> gitvirt.agent.v1alpha1.HostDeviceSelector
+	0,  // 18: gitvirt.agent.v1alpha1.Agent.GetNode:input_type -> gitvirt.agent.v1alpha1.GetNodeRequest
+	2,  // 19: gitvirt.agent.v1alpha1.Agent.Watch:input_type -> gitvirt.agent.v1alpha1.WatchRequest
+	9,  // 20: gitvirt.agent.v1alpha1.Agent.Execute:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
+	16, // 21: gitvirt.agent.v1alpha1.Agent.ListDisks:input_type -> gitvirt.agent.v1alpha1.ListDisksRequest
+	19, // 22: gitvirt.agent.v1alpha1.Agent.DeleteDisks:input_type -> gitvirt.agent.v1alpha1.DeleteDisksRequest
+	1,  // 23: gitvirt.agent.v1alpha1.Agent.GetNode:output_type -> gitvirt.agent.v1alpha1.Node
+	3,  // 24: gitvirt.agent.v1alpha1.Agent.Watch:output_type -> gitvirt.agent.v1alpha1.WatchEvent
+	15, // 25: gitvirt.agent.v1alpha1.Agent.Execute:output_type -> gitvirt.agent.v1alpha1.ExecuteEvent
+	17, // 26: gitvirt.agent.v1alpha1.Agent.ListDisks:output_type -> gitvirt.agent.v1alpha1.ListDisksResponse
+	20, // 27: gitvirt.agent.v1alpha1.Agent.DeleteDisks:output_type -> gitvirt.agent.v1alpha1.DeleteDisksResponse
+	23, // [23:28] is the sub-list for method output_type
+	18, // [18:23] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_nodeagent_api_agent_proto_init() }

@@ -27,8 +27,10 @@ type Claim struct {
 	Path string
 	// Block says that Path is a block device.
 	Block bool
-	// Shared allows an image that another process has open.
+	// Shared allows an image that another guest has open, too, be it to write.
 	Shared bool
+	// ReadOnly says that the guest only reads: then it may be open elsewhere, and a device even be mounted by the host.
+	ReadOnly bool
 	// Origin says, for people, where Fill takes the first content from.
 	Origin string
 	// Fill makes the first content as a raw image in the empty directory dir and returns its path; nil leaves the image empty. An
@@ -216,7 +218,7 @@ func (s *Store) reuseClaim(want Claim, current int64, record Record, recorded bo
 	}
 	capacity = max(capacity, current)
 	switch err := diskfile.CheckUnused(path); {
-	case err != nil && (!want.Shared || !errors.Is(err, ErrInUse)):
+	case err != nil && (!want.Shared && !want.ReadOnly || !errors.Is(err, ErrInUse)):
 		return Ensured{}, err
 	case err != nil:
 		capacity = current // another machine has it open; it grows when it is started next

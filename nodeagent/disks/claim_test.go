@@ -332,6 +332,47 @@ func TestClaimPath(t *testing.T) {
 	}
 }
 
+// TestClaimFolderOfTheHost covers directories of the host that a guest is to see.
+func TestClaimFolderOfTheHost(t *testing.T) {
+	base := t.TempDir()
+	state, linked := filepath.Join(base, "lib", "gitvirt"), filepath.Join(base, "linked")
+	if err := errors.Join(os.MkdirAll(filepath.Join(base, "srv"), 0o755), os.MkdirAll(state, 0o755), os.Symlink(state, linked),
+		os.Symlink("../lib", filepath.Join(base, "srv", "link"))); err != nil {
+		t.Fatal(err)
+	}
+	all, none := []string{base}, []string(nil)
+	tests := []struct {
+		reason, store, path string
+		roots               []string
+		says                string
+	}{
+		{"below a root", state, "srv", all, ""},
+		{"the root itself", state, "srv", []string{filepath.Join(base, "srv")}, ""},
+		{"without a root", state, "srv", none, "--host-disk-root " + filepath.Join(base, "srv")},
+		{"the whole host", state, "../../../../../../../../..", none, "own files lie below it"},
+		{"above gitvirt's files", state, "lib", all, "own files lie below it"},
+		{"above them by a link", state, "srv/link", all, "own files lie below it"},
+		{"gitvirt's directory", state, "lib/gitvirt", all, "own files lie below it"},
+		{"among gitvirt's files", state, "lib/gitvirt/disks", all, "among gitvirt's own files"},
+		{"above them by the link's name", linked, "lib", all, "own files lie below it"},
+		{"among them past the link", linked, "lib/gitvirt/disks", all, "among gitvirt's own files"},
+	}
+	for _, test := range tests {
+		t.Run(test.reason, func(t *testing.T) {
+			store := newStoreIn(t, test.store, Options{HostDiskRoots: test.roots})
+			want := data(mib)
+			want.Path = filepath.Join(base, test.path)
+			path, err := store.EnsureClaimFolder(t.Context(), want)
+			switch {
+			case test.says == "" && (err != nil || path != want.Path):
+				t.Errorf("EnsureClaimFolder() = %q, %v", path, err)
+			case test.says != "" && (!errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), test.says)):
+				t.Errorf("EnsureClaimFolder() = %q, %v; want %q", path, err, test.says)
+			}
+		})
+	}
+}
+
 func TestClaimNoSpace(t *testing.T) {
 	dir := filepath.Join(tmpfs(t, "1m"), "state")
 	store := newStoreIn(t, dir, Options{})

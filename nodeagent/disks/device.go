@@ -36,8 +36,9 @@ func (d blockDevice) ensured(path string) Ensured {
 }
 
 // openDevice checks a block device and measures it. Its path may be a link, since those under /dev/disk are the names that
-// outlast a reboot; it must not lead out of /dev.
-func (s *Store) openDevice(path string, shared bool) (device blockDevice, err error) {
+// outlast a reboot; it must not lead out of /dev. Other guests may write to a shared one; what the host itself has mounted
+// is nobody's to write to.
+func (s *Store) openDevice(path string, shared, readOnly bool) (device blockDevice, err error) {
 	if err := s.checkRoots(path); err != nil {
 		return device, err
 	}
@@ -59,8 +60,10 @@ func (s *Store) openDevice(path string, shared bool) (device blockDevice, err er
 		return device, fmt.Errorf("%s is not a block device: %w", path, ErrForbidden)
 	}
 	flags := os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
-	if !shared {
-		flags |= os.O_EXCL // refused while the host has mounted it, or made a part of something else of it
+	if !readOnly {
+		flags |= os.O_EXCL // refused while the host has mounted it, or made a part of something else of it; QEMU does not open it so
+		s.probing.Lock()   // two who ask so at a time would refuse each other
+		defer s.probing.Unlock()
 	}
 	file, err := os.OpenFile(real, flags, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -76,7 +79,7 @@ func (s *Store) openDevice(path string, shared bool) (device blockDevice, err er
 	if device.size == 0 {
 		return device, fmt.Errorf("%s holds no medium: %w", path, ErrMissing)
 	}
-	if shared {
+	if shared || readOnly {
 		return device, nil
 	}
 	return device, diskfile.CheckUnused(real)
@@ -107,7 +110,7 @@ func (s *Store) checkRoots(path string) error {
 
 // ensureHostDevice is ensureHostDisk for a block device. The record makes it listed, and is no more than that: a device is raw.
 func (s *Store) ensureHostDevice(v volume, want HostDisk) (Ensured, error) {
-	device, err := s.openDevice(want.Path, want.Shared)
+	device, err := s.openDevice(want.Path, want.Shared, want.ReadOnly)
 	if err != nil {
 		return Ensured{}, err
 	}
@@ -149,10 +152,10 @@ func (s *Store) ensureClaimPath(ctx context.Context, want Claim) (Ensured, error
 	}
 	defer release()
 	if want.Block || isDevicePath(want.Path) {
-		device, err := s.openDevice(want.Path, want.Shared)
+		device, err := s.openDevice(want.Path, want.Shared, want.ReadOnly)
 		return device.ensured(want.Path), err
 	}
-	disk := HostDisk{Path: want.Path, Capacity: want.Capacity, Shared: want.Shared}
+	disk := HostDisk{Path: want.Path, Capacity: want.Capacity, Shared: want.Shared, ReadOnly: want.ReadOnly}
 	if info, err := os.Lstat(want.Path); err == nil && info.IsDir() {
 		disk.Path, disk.Create = filepath.Join(want.Path, "disk.img"), true
 	}
@@ -166,7 +169,7 @@ func (s *Store) ensureClaimPath(ctx context.Context, want Claim) (Ensured, error
 		return Ensured{}, err
 	}
 	path, err := s.realPath(file, disk)
-	if err == nil && !disk.Shared {
+	if err == nil && !disk.Shared && !disk.ReadOnly {
 		err = diskfile.CheckUnused(path)
 	}
 	var capacity int64
@@ -176,10 +179,15 @@ func (s *Store) ensureClaimPath(ctx context.Context, want Claim) (Ensured, error
 	return Ensured{Path: path, Format: diskfile.Raw, CapacityBytes: capacity, Created: made}, errors.Join(err, file.Close())
 }
 
-// claimDirectory finds the directory of a claim whose PersistentVolume names one, to share it as a file system.
+// claimDirectory finds the directory of a claim whose PersistentVolume names one, to share it as a file system. What a guest is
+// given so it reads and writes with the rights of the host, so that the operator has to say where that may be.
 func (s *Store) claimDirectory(want Claim) (string, error) {
-	if err := s.checkHostPath(want.Path); err != nil {
+	if err := s.checkHostFolder(want.Path); err != nil {
 		return "", err
+	}
+	if len(s.opts.HostDiskRoots) == 0 {
+		return "", fmt.Errorf("path %s: a directory of the host is shared with a guest only below a folder that the operator named; start gitvirt-agent with --host-disk-root %s: %w",
+			want.Path, want.Path, ErrForbidden)
 	}
 	// Opened as the parent of a file in it, the directory is checked against the roots.
 	dir, err := s.openParent(HostDisk{Path: filepath.Join(want.Path, "files")})
@@ -192,5 +200,13 @@ func (s *Store) claimDirectory(want Claim) (string, error) {
 		return "", err
 	}
 	path, err := s.realPath(file, HostDisk{Path: want.Path})
-	return path, errors.Join(err, file.Close())
+	return path, errors.Join(err, s.checkHostFolder(path), file.Close())
+}
+
+// checkHostFolder is checkHostPath for a directory, below which gitvirt's own files must not lie either.
+func (s *Store) checkHostFolder(path string) error {
+	if below(path, s.files.Dir) || below(path, s.real) {
+		return fmt.Errorf("path %s: gitvirt's own files lie below it; name another directory: %w", path, ErrForbidden)
+	}
+	return s.checkHostPath(path)
 }

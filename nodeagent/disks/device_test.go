@@ -51,10 +51,25 @@ func TestDevice(t *testing.T) {
 	run(t, "mke2fs", "-q", device)
 	mount := t.TempDir()
 	run(t, "mount", device, mount)
-	_, err = store.EnsureHostDisk(t.Context(), vm("web-1"), "raw", HostDisk{Path: device})
-	run(t, "umount", mount)
-	if !errors.Is(err, ErrInUse) {
-		t.Errorf("EnsureHostDisk() of a mounted device = %v, want ErrInUse", err)
+	defer run(t, "umount", mount)
+	for _, test := range []struct {
+		reason           string
+		shared, readOnly bool
+		want             error
+	}{
+		{"alone", false, false, ErrInUse},
+		{"with other guests", true, false, ErrInUse},
+		{"only to read", false, true, nil},
+		{"only to read what others write", true, true, nil},
+	} {
+		_, err := store.EnsureHostDisk(t.Context(), vm("web-1"), "raw", HostDisk{Path: device, Shared: test.shared, ReadOnly: test.readOnly})
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: EnsureHostDisk() of a mounted device = %v, want %v", test.reason, err, test.want)
+		}
+		claim.Shared, claim.ReadOnly = test.shared, test.readOnly
+		if _, err := store.EnsureClaim(t.Context(), claim); !errors.Is(err, test.want) {
+			t.Errorf("%s: EnsureClaim() of a mounted device = %v, want %v", test.reason, err, test.want)
+		}
 	}
 }
 

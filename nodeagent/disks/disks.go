@@ -92,10 +92,15 @@ type Options struct {
 // Store makes and finds the disks of one host.
 type Store struct {
 	files layout.Layout
-	opts  Options
+	// real is the store's directory with its symbolic links resolved.
+	real string
+	opts Options
 
 	mu    sync.Mutex
 	locks map[string]*volumeLock
+
+	// probing is held while a device is opened in a way that only one may.
+	probing sync.Mutex
 }
 
 // NewStore returns the store in dir, an absolute path, and makes its directories.
@@ -125,6 +130,10 @@ func NewStore(dir string, opts Options) (*Store, error) {
 		if err := os.MkdirAll(sub, dirMode); err != nil {
 			return nil, fmt.Errorf("disk store: %w", err)
 		}
+	}
+	var err error
+	if s.real, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, fmt.Errorf("disk store: %w", err)
 	}
 	return s, nil
 }

@@ -28,8 +28,10 @@ type HostDisk struct {
 	Create bool
 	// Capacity is the size of a disk that is made, in bytes. A disk that is there keeps its size.
 	Capacity int64
-	// Shared allows a disk that another process has open (KubeVirt's shared).
+	// Shared allows a disk that another guest has open, too, be it to write (KubeVirt's shared).
 	Shared bool
+	// ReadOnly says that the guest only reads: then it may be open elsewhere, and even be mounted by the host.
+	ReadOnly bool
 }
 
 // EnsureHostDisk returns the hostDisk of a volume and, when allowed to, makes it: a sparse raw file, for which the file system
@@ -72,7 +74,11 @@ func (s *Store) checkHostPath(path string) error {
 	case strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("path %q: it holds a control character: %w", path, ErrForbidden)
 	}
-	if below(s.files.Dir, path) && !s.hasRootFor(path) {
+	named := path
+	if relative, err := filepath.Rel(s.real, path); err == nil && filepath.IsLocal(relative) {
+		named = filepath.Join(s.files.Dir, relative) // as the roots are named
+	}
+	if below(s.files.Dir, named) && !s.hasRootFor(named) {
 		return fmt.Errorf("path %s: it lies among gitvirt's own files: %w", path, ErrForbidden)
 	}
 	return nil
@@ -249,7 +255,7 @@ func (s *Store) adopt(v volume, file *os.File, want HostDisk, made bool) (Ensure
 	if err != nil {
 		return Ensured{}, err
 	}
-	if !want.Shared {
+	if !want.Shared && !want.ReadOnly {
 		if err := diskfile.CheckUnused(path); err != nil {
 			return Ensured{}, err
 		}

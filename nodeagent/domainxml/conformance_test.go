@@ -54,6 +54,7 @@ func differences() []difference {
 		queues    = "QEMU's user-mode network has one queue and starts with no more"
 		tablet    = "KubeVirt forgets autoattachInputDevice of a VirtualMachineInstance"
 		lun       = "libvirt passes no LUN through on SATA"
+		readOnly  = "KubeVirt mounts the claim read-only in the Pod, so that writes fail there; a host has no Pod"
 		noContext = "KubeVirt writes it once its controller has chosen a number; libvirt chooses one itself"
 	)
 	out := []difference{
@@ -73,6 +74,9 @@ func differences() []difference {
 	}
 	for i := range 6 {
 		out = append(out, difference{"iothreads-pool", fmt.Sprintf("disk[%d]/driver@iothread", i), pool})
+	}
+	for _, name := range []string{"vol-pvc-ro-implicit", "vol-pvc-ro-sata", "vol-pvc-ro-virtio"} {
+		out = append(out, difference{name, "disk[1]/readonly", readOnly}, difference{name + " on a block device", "disk[1]/readonly", readOnly})
 	}
 	for _, name := range []string{"mem-huge-1g", "mem-huge-2m", "mem-huge-memfd-off"} {
 		out = append(out, difference{name, "memoryBacking/hugepages/page", pages})

@@ -45,6 +45,7 @@ func (r *renderer) deviceOf(in *kubevirtv1.Disk) diskDevice {
 	case in.Disk != nil:
 		out.bus, out.readonly = in.Disk.Bus, in.Disk.ReadOnly
 	}
+	out.readonly = out.readonly || r.onlyRead(in.Name)
 	if out.bus == "" {
 		out.bus = r.arch.diskBus
 		if out.device == "cdrom" && out.bus == kubevirtv1.DiskBusVirtio {
@@ -55,6 +56,17 @@ func (r *renderer) deviceOf(in *kubevirtv1.Disk) diskDevice {
 		out.bus = kubevirtv1.DiskBusSCSI // KubeVirt's default, on which libvirt passes nothing through
 	}
 	return out
+}
+
+// onlyRead reports whether a volume is a claim that is only read. In KubeVirt the Pod mounts it read-only, so that what a guest
+// writes fails; here nothing but the device can see to that.
+func (r *renderer) onlyRead(name string) bool {
+	for i := range r.spec.Volumes {
+		if claim := r.spec.Volumes[i].PersistentVolumeClaim; claim != nil && r.spec.Volumes[i].Name == name {
+			return claim.ReadOnly
+		}
+	}
+	return false
 }
 
 func (r *renderer) usesBus(bus kubevirtv1.DiskBus) bool {
@@ -117,9 +129,7 @@ func (r *renderer) disk(in *kubevirtv1.Disk, names *targets) error {
 	if !empty {
 		r.source(volume, block, in)
 	}
-	if volume.Backing != "" {
-		r.backing(volume)
-	}
+	r.backing(volume)
 	target, place := names.next(device.bus)
 	r.leaf("target", "dev", target, "bus", string(device.bus), "tray", device.tray)
 	if custom := in.BlockSize; custom != nil {
@@ -165,8 +175,15 @@ func (r *renderer) source(volume *Volume, block bool, in *kubevirtv1.Disk) {
 	r.leaf("source", attribute, volume.Path)
 }
 
-// backing names the whole chain, so that QEMU follows no file name a guest could have written into an image.
+// backing names the whole chain, or says that there is none, so that neither libvirt nor QEMU follows a file name that a guest
+// could have written into an image.
 func (r *renderer) backing(volume *Volume) {
+	if volume.Backing == "" {
+		if volume.Format == "qcow2" {
+			r.leaf("backingStore")
+		}
+		return
+	}
 	kind, attribute := "file", "file"
 	if strings.HasPrefix(volume.Backing, "/dev/") {
 		kind, attribute = "block", "dev"

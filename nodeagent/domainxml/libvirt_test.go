@@ -69,6 +69,8 @@ func undefinable(name string) string {
 		return "No emulator found"
 	case strings.HasPrefix(name, "sec-sev"):
 		return "SEV launch security is not supported with this QEMU binary"
+	case strings.HasPrefix(name, "vol-pvc-ro-sata"), strings.HasPrefix(name, "vol-pvc-ro-implicit"):
+		return "readonly sata disks are not supported" // the checks refuse them
 	}
 	return map[string]string{
 		"disk-pci":          "slot must be", // nothing but slot 0 is on a PCI bus behind a root port

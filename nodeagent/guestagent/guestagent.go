@@ -16,6 +16,9 @@ import (
 	"time"
 )
 
+// ErrRunning says that a program in the guest, which was started, has not ended in time.
+var ErrRunning = errors.New("the program has not ended")
+
 // Send sends one command to the agent of one guest and returns its reply.
 type Send func(ctx context.Context, command string) (reply string, err error)
 
@@ -98,7 +101,7 @@ func (a Agent) Exec(ctx context.Context, program string, arguments ...string) (e
 		}
 		select {
 		case <-ctx.Done():
-			return 0, nil, fmt.Errorf("guest-exec: the program has not ended: %w", context.Cause(ctx))
+			return 0, nil, fmt.Errorf("guest-exec: %w: %w", ErrRunning, context.Cause(ctx))
 		case <-tick.C:
 		}
 	}

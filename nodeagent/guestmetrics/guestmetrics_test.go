@@ -2,6 +2,7 @@ package guestmetrics
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/xml"
@@ -219,6 +220,29 @@ func TestServerEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = guest.Close() }()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Serve() = %v; the end of the agent is no error", err)
+	}
+}
+
+// TestServerFlood: a guest that writes without an end of a line waits, and not the host.
+func TestServerFlood(t *testing.T) {
+	listener, path := port(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Server{Socket: path, Interval: time.Hour}.Serve(ctx) }()
+	guest, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = guest.Close() }()
+	if err := guest.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := guest.Write(bytes.Repeat([]byte("x"), 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes were taken, %v", n, err)
+	}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Serve() = %v; the end of the agent is no error", err)

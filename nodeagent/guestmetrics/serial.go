@@ -49,9 +49,19 @@ func (s Server) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
 	defer stop()
 	defer func() { _ = connection.Close() }() // what was written has been answered for
-	lines := bufio.NewReaderSize(connection, maxLine)
+	pause := func() bool {
+		timer := time.NewTimer(interval)
+		select {
+		case <-timer.C:
+			return true
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		}
+	}
+	lines := lineReader{bufio.NewReaderSize(connection, maxLine), pause}
 	for {
-		asked, err := readRequest(lines)
+		asked, err := lines.request()
 		if err == nil {
 			_, err = connection.Write(s.answer(ctx, asked))
 		}
@@ -61,23 +71,26 @@ func (s Server) Serve(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("metrics of a guest: %w", err)
 		}
-		timer := time.NewTimer(interval)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause() {
 			return nil
 		}
 	}
 }
 
-// readRequest returns a line that an empty line follows; "" stands for anything else.
-func readRequest(lines *bufio.Reader) (string, error) {
-	asked, err := readLine(lines)
+// lineReader reads what a guest writes. It pauses after each buffer that holds no end of a line, so that a guest that writes without
+// one waits, and not the host.
+type lineReader struct {
+	*bufio.Reader
+	pause func() bool
+}
+
+// request returns a line that an empty line follows; "" stands for anything else.
+func (l lineReader) request() (string, error) {
+	asked, err := l.line()
 	if err != nil {
 		return "", err
 	}
-	next, err := readLine(lines)
+	next, err := l.line()
 	if err != nil {
 		return "", err
 	}
@@ -87,12 +100,12 @@ func readRequest(lines *bufio.Reader) (string, error) {
 	return asked, nil
 }
 
-// readLine returns a line without its end. One that is too long is read to its end and returned in part.
-func readLine(lines *bufio.Reader) (string, error) {
-	line, err := lines.ReadSlice('\n')
+// line returns a line without its end. One that is too long is read to its end and returned in part.
+func (l lineReader) line() (string, error) {
+	line, err := l.ReadSlice('\n')
 	text := strings.TrimRight(string(line), "\r\n")
-	for errors.Is(err, bufio.ErrBufferFull) {
-		_, err = lines.ReadSlice('\n')
+	for errors.Is(err, bufio.ErrBufferFull) && l.pause() {
+		_, err = l.ReadSlice('\n')
 	}
 	return text, err
 }

@@ -5,6 +5,7 @@
 package hostdevices
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -92,13 +93,21 @@ func (h Host) Prepare(wants []Want, devices []domainxml.HostDevice) error {
 	return nil
 }
 
-// Release removes the mediated devices that Prepare made for a VM that is gone. Those that somebody else made stay.
-func (h Host) Release(owner string, devices []domainxml.HostDevice) error {
-	for _, device := range devices {
-		if device.Type != typeMediated || device.Address != mediatedUUID(owner, device.Name) || !h.mediatedExists(device.Address) {
-			continue
+// Left lists the mediated devices that Prepare made for a VM and that are not among those that it has.
+func (h Host) Left(owner string, has []domainxml.HostDevice) []string {
+	var left []string
+	for _, uuid := range h.names(mediatedDir) {
+		if madeFor(owner, uuid) && !slices.ContainsFunc(has, func(device domainxml.HostDevice) bool { return device.Address == uuid }) {
+			left = append(left, uuid)
 		}
-		if err := h.removeMediated(device.Address); err != nil {
+	}
+	return left
+}
+
+// Release removes what is left of a VM. What somebody else made stays.
+func (h Host) Release(owner string, has []domainxml.HostDevice) error {
+	for _, uuid := range h.Left(owner, has) {
+		if err := h.removeMediated(uuid); err != nil {
 			return err
 		}
 	}
@@ -188,9 +197,20 @@ func (c *choice) find(want Want) ([]domainxml.HostDevice, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnavailable, strings.Join(problems, "; "))
 }
 
-// mediatedUUID is the UUID of the mediated device that is made for a want of a VM.
+// mediatedUUID is the UUID of the mediated device that is made for a want of a VM. Its first half is the VM's alone, so that a
+// device is known as made for a VM when nothing else remembers that. It is of version 8, whose bits mean what one likes.
 func mediatedUUID(owner, name string) string {
-	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://gitvirt.io/mdev/"+owner+"/"+name)).String()
+	const space = "https://gitvirt.io/mdev/"
+	first, second := sha256.Sum256([]byte(space+owner)), sha256.Sum256([]byte(space+owner+"/"+name))
+	id := uuid.UUID(slices.Concat(first[:8], second[:8]))
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80
+	return id.String()
+}
+
+// madeFor reports whether a UUID is one of mediatedUUID for a VM.
+func madeFor(owner, uuid string) bool {
+	const half = len("00000000-0000-8000-")
+	return len(uuid) > half && uuid[:half] == mediatedUUID(owner, "")[:half]
 }
 
 // path is a path below the root.

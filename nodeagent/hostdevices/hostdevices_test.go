@@ -214,12 +214,20 @@ func TestPrepareAndRelease(t *testing.T) {
 	if again, err := h.Choose("default/a", wants, nil, others); err != nil || !cmp.Equal(again, devices) {
 		t.Fatalf("a step that is repeated finds %v, %v, want %v", again, err, devices)
 	}
-	if err := h.Release("default/a", append(devices, others...)); err != nil {
-		t.Fatal(err)
-	}
 	removed := func(uuid string) bool {
 		content, err := os.ReadFile(h.path("sys/bus/mdev/devices", uuid, "remove"))
 		return err == nil && strings.HasPrefix(string(content), "1")
+	}
+	for _, no := range []func() error{
+		func() error { return h.Release("default/b", nil) },
+		func() error { return h.Release("default/a", devices) },
+	} {
+		if err := no(); err != nil || removed(devices[0].Address) {
+			t.Errorf("what the VM has is gone, %v", err)
+		}
+	}
+	if err := h.Release("default/a", others); err != nil {
+		t.Fatal(err)
 	}
 	if !removed(devices[0].Address) || removed(byHand) {
 		t.Error("what was made for the VM stays, or what somebody made by hand is gone")

@@ -136,9 +136,15 @@ type Hypervisor interface {
 	// agent), without loopback and link-local ones, sorted.
 	Addresses(ctx context.Context, name string) ([]string, error)
 	// GuestAgent sends one command of the QEMU guest agent's protocol, JSON, to the agent of a running guest and returns
-	// its reply. It waits for at most the deadline of ctx, or 5 s, and is ErrNoAgent when nobody answers. A command that the
-	// agent refuses is another error. Commands and replies may hold secrets: errors quote neither.
+	// its reply. It waits for at most the deadline of ctx, or 5 s, and is ErrNoAgent when nobody answers, ErrUnavailable when
+	// the agent could not be asked in that time. A command that the agent refuses is another error. Commands and replies may
+	// hold secrets: errors quote neither.
 	GuestAgent(ctx context.Context, name, command string) (reply string, err error)
+	// Monitor gives one command to the human monitor of a running guest's QEMU and returns what it prints, which for a
+	// command that failed is why. To ask a domain that is off is an error. libvirt notes in its log, once for each
+	// run of a guest, that somebody did so ("tainted: custom-monitor"), because it does not follow what such a command
+	// changes: only what libvirt has no notion of is safe.
+	Monitor(ctx context.Context, name, command string) (output string, err error)
 	// Events calls handle for each event until ctx ends; the first call is EventConnected when the hypervisor is
 	// there. It reconnects by itself and returns only when ctx has ended (or the implementation was closed). handle is
 	// called from one goroutine, in order, and may call the Hypervisor. A handle that is too slow to follow gets

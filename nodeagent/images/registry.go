@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -201,15 +200,6 @@ func DockerConfig(raw []byte) (authn.Keychain, error) {
 		keychain[normalServer(server)] = auth
 	}
 	return keychain, nil
-}
-
-// DockerConfigFile reads DockerConfig from a file.
-func DockerConfigFile(path string) (authn.Keychain, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("docker configuration: %w", err)
-	}
-	return DockerConfig(raw)
 }
 
 // dockerConfig holds credentials by HOST or HOST/PATH.

@@ -105,11 +105,7 @@ func TestCredentials(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.reason, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "config.json")
-			if err := os.WriteFile(path, []byte(test.config), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			keychain, err := DockerConfigFile(path)
+			keychain, err := DockerConfig([]byte(test.config))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,11 +11,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -25,16 +28,48 @@ import (
 )
 
 // defaultTransport bounds each part of a request but not the whole, which may be gigabytes; StallTimeout watches that.
-func defaultTransport() http.RoundTripper {
+func defaultTransport(allowLocal bool) *http.Transport {
+	guarded := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+	plain := *guarded
+	if !allowLocal {
+		guarded.Control = refuseLocal
+	}
+	var proxies sync.Map // the operator's, which may well listen on this host
 	return &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		Proxy: func(request *http.Request) (*url.URL, error) {
+			proxy, err := http.ProxyFromEnvironment(request)
+			if proxy != nil {
+				proxies.Store(proxy.Hostname(), true)
+			}
+			return proxy, err
+		},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if host, _, err := net.SplitHostPort(address); err == nil {
+				if _, ok := proxies.Load(host); ok {
+					return plain.DialContext(ctx, network, address)
+				}
+			}
+			return guarded.DialContext(ctx, network, address)
+		},
 		ForceAttemptHTTP2:     true,
 		IdleConnTimeout:       30 * time.Second,
 		TLSHandshakeTimeout:   10 * time.Second,
 		ResponseHeaderTimeout: 30 * time.Second,
 		DisableCompression:    true, // an image that is compressed is stored so, and unpacked here
 	}
+}
+
+// refuseLocal is asked with the address that a name, also one of a redirect, led to.
+func refuseLocal(_, address string, _ syscall.RawConn) error {
+	end, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("address %s: %w", address, err)
+	}
+	ip := end.Addr().Unmap()
+	if ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() {
+		return fmt.Errorf("it leads to %s, an address of the host itself; use another server, or start gitvirt-agent with --allow-local-imports: %w", ip, images.ErrInvalid)
+	}
+	return nil
 }
 
 // download is the way of one image from a web server to a file.
@@ -139,6 +174,7 @@ func (d *download) get(ctx context.Context) (*http.Response, error) {
 		case d.address.Scheme == "https" && next.URL.Scheme != "https":
 			return fmt.Errorf("it redirects from https to http (%s): %w", publicURL(next.URL), images.ErrInvalid)
 		}
+		next.Header.Del("Referer") // the address before, with its signature
 		if next.URL.Host != d.address.Host {
 			for name := range d.headers {
 				next.Header.Del(name)
@@ -157,8 +193,8 @@ func (d *download) explain(ctx context.Context, err error) error {
 		err = failed.Err
 	}
 	switch {
-	case errors.Is(context.Cause(ctx), errStalled):
-		return fmt.Errorf("no byte arrived for %v: %w", d.importer.opts.StallTimeout, images.ErrUnavailable)
+	case errors.Is(context.Cause(ctx), errStalled), errors.Is(err, errStalled):
+		return fmt.Errorf("less than %s arrived within %v: %w", diskfile.FormatBytes(leastBytes), d.importer.opts.StallTimeout, images.ErrUnavailable)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, images.ErrInvalid):
@@ -181,7 +217,11 @@ func statusError(response *http.Response) error {
 	return fmt.Errorf("the server answers %s: %w", response.Status, images.ErrInvalid)
 }
 
-// watchedBody counts what arrives, ends a transfer that stands still, and remembers an error of it apart from those of unpacking.
+// leastBytes have to arrive while a transfer is waited for as long as the patience lasts.
+const leastBytes = 64 << 10
+
+// watchedBody counts what arrives, ends a transfer that stands still or trickles, and remembers an error of it apart from those of
+// unpacking.
 type watchedBody struct {
 	reader      io.Reader
 	read, total int64
@@ -189,14 +229,26 @@ type watchedBody struct {
 	// stall runs only while a byte is waited for: unpacking may take its time.
 	stall    *time.Timer
 	patience time.Duration
-	err      error
+	// waited is how long the last few bytes, less than leastBytes, were waited for.
+	few    int
+	waited time.Duration
+	err    error
 }
 
 // Read implements io.Reader.
 func (w *watchedBody) Read(p []byte) (int, error) {
-	w.stall.Reset(w.patience)
+	if w.waited >= w.patience {
+		w.err = errStalled
+		return 0, w.err
+	}
+	began := time.Now()
+	w.stall.Reset(w.patience - w.waited)
 	n, err := w.reader.Read(p)
 	w.stall.Stop()
+	w.few, w.waited = w.few+n, w.waited+time.Since(began)
+	if w.few >= leastBytes {
+		w.few, w.waited = 0, 0
+	}
 	if n > 0 {
 		w.read += int64(n)
 		w.progress(w.read, w.total)

@@ -43,7 +43,11 @@ type Claims interface {
 type Options struct {
 	// Client speaks to web servers; the default follows redirects to as good a protocol as the first one.
 	Client *http.Client
-	// StallTimeout ends a transfer that brings no byte for so long, 30 s by default. There is no limit on the whole.
+	// AllowLocal lets the default Client speak to loopback and link-local addresses, where services of the host and of its
+	// cloud listen that trust whoever reaches them.
+	AllowLocal bool
+	// StallTimeout ends a transfer that brings less than 64 KiB while it is waited for so long, 30 s by default. There is no limit
+	// on the whole.
 	StallTimeout time.Duration
 	// Attempts is how often a download is begun, 3 by default, RetryPause the first pause in between, 1 s by default; it triples.
 	Attempts   int
@@ -64,7 +68,7 @@ type Importer struct {
 // New returns an Importer.
 func New(images Images, claims Claims, opts Options) *Importer {
 	if opts.Client == nil {
-		opts.Client = &http.Client{Transport: defaultTransport()}
+		opts.Client = &http.Client{Transport: defaultTransport(opts.AllowLocal)}
 	}
 	if opts.StallTimeout <= 0 {
 		opts.StallTimeout = 30 * time.Second

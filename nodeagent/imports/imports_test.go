@@ -209,7 +209,7 @@ func TestLyingServer(t *testing.T) {
 			_, _ = w.Write(make([]byte, 1000))
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
-		}, images.ErrUnavailable, "no byte arrived"},
+		}, images.ErrUnavailable, "less than 64.0 KiB arrived"},
 		{"it never ends", func(w http.ResponseWriter, _ *http.Request) {
 			for block := bytes.Repeat([]byte{1}, int(mib)); ; {
 				if _, err := w.Write(block); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -18,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
+	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/probes"
 )
 
@@ -103,6 +107,8 @@ type guest struct {
 	agent   error
 	code    int
 	address string
+	answers []bool // whether it takes connections, one after the other; nothing means yes
+	lost    error  // nobody can tell
 	ran     []string
 }
 
@@ -113,11 +119,44 @@ func (g *guest) Exec(_ context.Context, program string, arguments ...string) (in
 	return g.code, nil, g.agent
 }
 
-func (g *guest) Address() (string, error) {
+func (g *guest) Address(int) (string, error) {
 	if g.address == "" {
 		return "", errors.New("behind user-mode networking")
 	}
 	return g.address, nil
+}
+
+func (g *guest) Answers(context.Context, int) (bool, error) {
+	if len(g.answers) > 1 {
+		g.answers = g.answers[1:]
+	}
+	return len(g.answers) == 0 || g.answers[0], g.lost
+}
+
+// serveTCP closes each connection after a word.
+func serveTCP(t *testing.T, word string) *httptest.Server {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, word)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-done
+	})
+	return &httptest.Server{URL: "http://" + listener.Addr().String()}
 }
 
 func TestChecks(t *testing.T) {
@@ -137,6 +176,7 @@ func TestChecks(t *testing.T) {
 	defer secure.Close()
 	closed := httptest.NewServer(handler)
 	closed.Close()
+	hangsUp, speaks := serveTCP(t, ""), serveTCP(t, "220 ready")
 	port := func(server *httptest.Server) intstr.IntOrString {
 		location, err := url.Parse(server.URL)
 		if err != nil {
@@ -158,7 +198,7 @@ func TestChecks(t *testing.T) {
 	}
 	exec := kubevirtv1.Handler{Exec: &corev1.ExecAction{Command: []string{"test", "-e", "/x"}}}
 	ping := kubevirtv1.Handler{GuestAgentPing: &kubevirtv1.GuestAgentPing{}}
-	silent := errors.New("no guest agent answers")
+	silent := hypervisor.ErrNoAgent
 	for _, test := range []struct {
 		reason  string
 		handler kubevirtv1.Handler
@@ -168,12 +208,22 @@ func TestChecks(t *testing.T) {
 	}{
 		{"an agent that answers", ping, guest{}, probes.Success, ""},
 		{"an agent that does not", ping, guest{agent: silent}, probes.Failure, "no guest agent answers"},
+		{"an agent that nobody could ask", ping, guest{agent: hypervisor.ErrUnavailable}, probes.Unknown, "hypervisor unavailable"},
+		{"an agent that had no time", ping, guest{agent: context.DeadlineExceeded}, probes.Unknown, "deadline"},
+		{"an agent that had its time", ping, guest{agent: fmt.Errorf("%w: %w", hypervisor.ErrNoAgent, context.DeadlineExceeded)}, probes.Failure, "no guest agent"},
+		{"an agent that refuses", exec, guest{agent: errors.New("guest-exec is disabled")}, probes.Failure, "disabled"},
+		{"a program that does not end", exec, guest{agent: fmt.Errorf("%w: %w", guestagent.ErrRunning, context.DeadlineExceeded)}, probes.Failure, "not ended"},
+		{"a program that nobody could ask for", exec, guest{agent: hypervisor.ErrUnavailable}, probes.Unknown, "hypervisor unavailable"},
 		{"a program that succeeds", exec, guest{}, probes.Success, ""},
 		{"a program that fails", exec, guest{code: 2}, probes.Failure, "test ended with exit code 2"},
 		{"a program that nobody can run", exec, guest{agent: silent}, probes.Failure, "no guest agent answers"},
 		{"a port that is open", tcp(plain, ""), guest{address: "127.0.0.1"}, probes.Success, ""},
 		{"a port that is not", tcp(closed, ""), guest{address: "127.0.0.1"}, probes.Failure, "refused"},
 		{"a guest that cannot be reached", tcp(plain, ""), guest{}, probes.Unknown, "user-mode"},
+		{"a port behind which the guest takes the connection at last", tcp(plain, ""), guest{address: "127.0.0.1", answers: []bool{false, false, true}}, probes.Success, ""},
+		{"a port behind which nobody can tell", tcp(plain, ""), guest{address: "127.0.0.1", answers: []bool{false}, lost: errors.New("the monitor hangs")}, probes.Unknown, "the monitor hangs"},
+		{"a connection that is closed again", tcp(hangsUp, ""), guest{address: "127.0.0.1", answers: []bool{false}}, probes.Failure, "refuses"},
+		{"a service that speaks", tcp(speaks, ""), guest{address: "127.0.0.1", answers: []bool{false}}, probes.Success, ""},
 		{"the address that the probe names", tcp(plain, "127.0.0.1"), guest{}, probes.Success, ""},
 		{"HTTP", get(plain, "/ok", ""), guest{address: "127.0.0.1"}, probes.Success, ""},
 		{"HTTPS, whoever signed it", get(secure, "ok", corev1.URISchemeHTTPS), guest{address: "127.0.0.1"}, probes.Success, ""},

@@ -166,6 +166,8 @@ func messageOf(in *Input) string {
 		return "readiness probe: " + in.Domain.ReadyReason
 	case in.Domain.CredentialsProblem != "":
 		return "access credentials are not in the guest: " + in.Domain.CredentialsProblem
+	case in.Domain.PortsProblem != "":
+		return "ports are not forwarded: " + in.Domain.PortsProblem
 	}
 	return ""
 }

@@ -1,5 +1,5 @@
-// Package backoff says how long to wait: the one backoff type of the project (exponential, with jitter), and a
-// Ticker that paces a loop with an interval while it succeeds and a backoff while it fails.
+// Package backoff says how long to wait: the one backoff type of the project (exponential, with jitter), and a clock that
+// tests can hold.
 //
 // The clock and the source of randomness are injected, so tests of loops need no real time.
 package backoff

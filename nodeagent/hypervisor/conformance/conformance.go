@@ -35,6 +35,8 @@ type Harness struct {
 
 	// Agent is a Domain whose guest agent answers guest-ping and guest-info some time after its start.
 	Agent func(name, uuid string) string
+	// User is a Domain with an interface of type user whose alias is ua-default.
+	User func(name, uuid string) string
 	// PowersOff is a Domain that powers itself off soon after its start.
 	PowersOff func(name, uuid string) string
 	// Crash kills the guest of a running Domain.
@@ -66,6 +68,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"a guest is started paused", testPowerOnPaused},
 		{"a guest agent answers", testGuestAgent},
 		{"a guest without agent is told so", testNoGuestAgent},
+		{"ports of the host lead to a guest", testMonitor},
 		{"a running guest keeps its definition", testRedefineRunning},
 		{"an undefined domain is gone", testUndefine},
 		{"an undefined domain runs until it is off", testUndefineRunning},

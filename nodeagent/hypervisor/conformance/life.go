@@ -205,6 +205,7 @@ func testContext(s *suite) {
 		"Define":      s.Hypervisor.Define(ctx, s.Harness.Domain("b", "")),
 		"SetPower":    s.Hypervisor.SetPower(ctx, "a", hypervisor.PowerOn),
 		"GuestAgent":  second(s.Hypervisor.GuestAgent(ctx, "a", `{"execute":"guest-ping"}`)),
+		"Monitor":     second(s.Hypervisor.Monitor(ctx, "a", usernet)),
 		"SetMetadata": s.Hypervisor.SetMetadata(ctx, "a", metadataPrefix, metadataURI, "<a/>"),
 		"Undefine":    s.Hypervisor.Undefine(ctx, "a"),
 	} {
@@ -235,6 +236,7 @@ func testDown(s *suite) {
 		"Define":      s.Hypervisor.Define(s.ctx, s.Harness.Domain("b", "")),
 		"SetPower":    s.Hypervisor.SetPower(s.ctx, "a", hypervisor.PowerOff),
 		"GuestAgent":  second(s.Hypervisor.GuestAgent(s.ctx, "a", `{"execute":"guest-ping"}`)),
+		"Monitor":     second(s.Hypervisor.Monitor(s.ctx, "a", usernet)),
 		"SetMetadata": s.Hypervisor.SetMetadata(s.ctx, "a", metadataPrefix, metadataURI, "<a/>"),
 		"Undefine":    s.Hypervisor.Undefine(s.ctx, "a"),
 	} {

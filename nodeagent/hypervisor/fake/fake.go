@@ -32,6 +32,7 @@ const (
 	Undefine    Method = "Undefine"
 	Addresses   Method = "Addresses"
 	GuestAgent  Method = "GuestAgent"
+	Monitor     Method = "Monitor"
 )
 
 // Hook is called before a method does anything, with the name of its domain ("" for Names). When it returns an error, the
@@ -59,6 +60,7 @@ type domain struct {
 	stopsAtBoot   hypervisor.StopReason // why, or StopUnknown when it goes on
 	addresses     []string
 	agent         Agent
+	monitor       monitor
 }
 
 // Agent answers the commands of a guest agent; an error is the agent's refusal.
@@ -300,6 +302,7 @@ func (h *Hypervisor) start(d *domain, state hypervisor.State) {
 	h.nextID++
 	d.State, d.StopReason = state, hypervisor.StopUnknown
 	d.Live = withID(d.Config, strconv.Itoa(h.nextID))
+	d.monitor.start(d.Live)
 	h.emit(hypervisor.Event{Kind: hypervisor.EventStarted, Name: d.Name})
 	if d.stopsAtBoot != hypervisor.StopUnknown && state == hypervisor.StateRunning {
 		h.stop(d, d.stopsAtBoot)
@@ -308,6 +311,7 @@ func (h *Hypervisor) start(d *domain, state hypervisor.State) {
 
 func (h *Hypervisor) stop(d *domain, reason hypervisor.StopReason) {
 	d.State, d.StopReason, d.Live = hypervisor.StateShutoff, reason, ""
+	d.monitor.start("")
 	if d.Config == "" {
 		delete(h.domains, d.Name) // transient
 	}

@@ -3,6 +3,7 @@ package fake_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -43,6 +44,10 @@ func TestConformance(t *testing.T) {
 			Stubborn:   beforeStart(func(name string) { h.IgnoresPowerButton(name, true) }),
 			PowersOff:  beforeStart(func(name string) { h.PowersOffAtBoot(name, true) }),
 			Agent:      beforeStart(func(name string) { h.SetGuestAgent(name, answer) }),
+			User: func(name, uuid string) string {
+				card := "<devices><interface type='user'><alias name='ua-default'/></interface></devices>"
+				return strings.Replace(guest(name, uuid), "</domain>", card+"</domain>", 1)
+			},
 			Crash: func(name string) {
 				if !h.GuestCrashes(name) {
 					t.Errorf("domain %q does not run", name)

@@ -87,6 +87,9 @@ func TestConformanceQEMU(t *testing.T) {
 				kernel, initramfs := libvirttest.AgentGuest(t)
 				return libvirttest.AgentDomainXML(name, uuid, kernel, initramfs)
 			},
+			User: func(name, uuid string) string {
+				return libvirttest.WithUserNetwork(libvirttest.DomainXML(name, uuid, libvirttest.GuestIdle.Kernel(t)))
+			},
 			Crash: daemon.CrashQEMU,
 			Pause: func(name string) { daemon.Virsh("suspend", name) },
 			Down:  daemon.Kill,

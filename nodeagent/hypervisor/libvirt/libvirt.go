@@ -31,9 +31,10 @@ const (
 	// closePatience is how long Close waits for calls that are under way.
 	closePatience = 10 * time.Second
 
-	// DefaultConnections is one for reading and three for changes, which lets 15 domains start at once (5 requests each,
-	// see requestsPerConnection) and leaves some of the 20 workers that libvirtd has for all its clients (max_workers).
-	// BenchmarkReadDuringStarts shows what one connection would cost.
+	// DefaultConnections is one for reading, two for changes, which lets 10 domains start at once (5 requests each, see
+	// requestsPerConnection), and one for guest agents: together as much as the 20 workers do that libvirtd has for all
+	// its clients (max_workers), so that nothing waits for one. BenchmarkReadDuringStarts shows what one connection would
+	// cost.
 	DefaultConnections = 4
 )
 
@@ -42,6 +43,9 @@ type Hypervisor struct {
 	pool   *pool
 	tokens chan struct{} // one per call under way
 	agents agentQueries
+	// commands has one for each command to a guest agent that is under way: no more than libvirtd carries out for one
+	// connection, so that none of them waits there while its time runs.
+	commands chan struct{}
 
 	shut   sync.Once
 	closed chan struct{}
@@ -65,6 +69,8 @@ func New(uri string, options ...Option) *Hypervisor {
 		pool:   &pool{uri: uri, slots: make([]slot, connectionsFor(uri))},
 		tokens: make(chan struct{}, maxCalls),
 		closed: make(chan struct{}),
+
+		commands: make(chan struct{}, requestsPerConnection),
 	}
 	for _, option := range options {
 		option(h)

@@ -1,6 +1,7 @@
 package libvirt
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -63,6 +64,36 @@ func TestClassify(t *testing.T) {
 	}
 	if classify(nil, false) != nil {
 		t.Error("classify of no error is an error")
+	}
+}
+
+// TestAgentError: a guest counts as silent only when it was asked.
+func TestAgentError(t *testing.T) {
+	of := func(kind error, code lv.ErrorNumber) error {
+		return &Error{Kind: kind, Cause: lv.Error{Code: code, Message: "said"}}
+	}
+	for _, test := range []struct {
+		reason string
+		err    error
+		sent   bool
+		want   error // nil for none of the kinds
+	}{
+		{"its time is over", context.DeadlineExceeded, true, hypervisor.ErrNoAgent},
+		{"the time was over before it was asked", context.DeadlineExceeded, false, hypervisor.ErrUnavailable},
+		{"the caller went away", context.Canceled, true, context.Canceled},
+		{"libvirt says that it is silent", of(hypervisor.ErrNoAgent, lv.ERR_AGENT_UNRESPONSIVE), true, hypervisor.ErrNoAgent},
+		{"libvirt did not get at the domain", of(nil, lv.ERR_OPERATION_TIMEOUT), true, hypervisor.ErrUnavailable},
+		{"the agent refuses", of(nil, lv.ERR_INTERNAL_ERROR), true, nil},
+	} {
+		err := agentError(test.err, test.sent)
+		if test.want != nil && !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", test.reason, err, test.want)
+		}
+		for _, kind := range []error{hypervisor.ErrNoAgent, hypervisor.ErrUnavailable} {
+			if !errors.Is(test.want, kind) && errors.Is(err, kind) {
+				t.Errorf("%s: %v", test.reason, err)
+			}
+		}
 	}
 }
 

@@ -90,8 +90,11 @@ const (
 	// quick is for calls that read: the first connection, and the others when that is busy.
 	quick lane = iota
 	// slow is for calls that may take seconds, such as starting a guest: all but the first, so that nobody who reads waits
-	// behind them.
+	// behind them, and the last.
 	slow
+	// agents is for commands to guest agents, which have a second to answer in: the last connection, where nothing waits
+	// behind guests that start.
+	agents
 	// events is for who must have the first one, because others call it: each connection to a driver that lives in
 	// this process (test, embed) may be a world of its own, and then there is only one.
 	events
@@ -102,7 +105,11 @@ func (p *pool) lane(l lane) []slot {
 	switch {
 	case l == events:
 		return p.slots[:1]
-	case l == slow && len(p.slots) > 1:
+	case l == agents && len(p.slots) > 2:
+		return p.slots[len(p.slots)-1:]
+	case l == slow && len(p.slots) > 2:
+		return p.slots[1 : len(p.slots)-1]
+	case l != quick && len(p.slots) > 1:
 		return p.slots[1:]
 	default:
 		return p.slots

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -58,6 +59,12 @@ func (g Guest) Kernel(t testing.TB) string {
 		t.Fatalf("write the guest's kernel: %v", err)
 	}
 	return path
+}
+
+// WithUserNetwork gives a domain of DomainXML a network card in QEMU's user-mode network, with the alias ua-default.
+func WithUserNetwork(xml string) string {
+	const card = "<interface type='user'><model type='virtio'/><alias name='ua-default'/></interface>\n    "
+	return strings.Replace(xml, "<memballoon", card+"<memballoon", 1)
 }
 
 // DomainXML returns a domain with as little in it as libvirt allows, under software emulation. An empty uuid leaves it to

@@ -1,0 +1,151 @@
+package nodeagent_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gitvirt/gitvirt/nodeagent"
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/forwards"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
+)
+
+// served is what a guest answers at one of its ports; "" when nobody does.
+func served(address string, port int) string {
+	conn, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", address, port), 5*time.Second)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	word, _, _ := bufio.NewReader(conn).ReadLine()
+	return string(word)
+}
+
+// page is what a guest's web server answers.
+func page(address string) string {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + address + "/")
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, _ := io.ReadAll(answer.Body)
+	return strings.TrimSpace(string(text))
+}
+
+func (r *rig) await(what string, condition func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if condition() {
+			return
+		}
+	}
+	r.t.Fatalf("never %s\n%s", what, r.logged.String())
+}
+
+// TestPortsOfRealGuest reaches the services of a guest behind user-mode networking on a real libvirt, with the kernel's
+// nftables: after its start, when its ports change, without its agent and libvirtd, and after a power cycle.
+func TestPortsOfRealGuest(t *testing.T) {
+	r, daemon := newRealRig(t)
+	h := libvirt.New(daemon.URI)
+	defer func() { _ = h.Close() }()
+	redirects := forwards.Redirects{Table: fmt.Sprintf("gitvirt-test-%d", os.Getpid())}
+	defer func() {
+		if err := redirects.Set(nil); err != nil {
+			t.Error(err)
+		}
+	}()
+	restart := func() {
+		r.stop()
+		r.start(h, nodeagent.WithRedirects(redirects))
+	}
+	restart()
+	image := pushGuest(t)
+	// ssh is a service that speaks first, and silent one that waits: QEMU alone cannot tell it from nobody.
+	const services = `#!/bin/sh\nmkdir /www; echo hello >/www/index.html; httpd -p 80 -h /www\nnc -ll -p 22 -e echo ssh &\nnc -ll -p 25 -e sleep 1000 &\n`
+	with := func(ports, probe string) vm {
+		return vm{name: "a", change: specOf(t, `{
+			"domain": {
+				"memory": {"guest": "128Mi"},
+				"firmware": {"kernelBoot": {"kernelArgs": "console=ttyS0 quiet", "container": {"image": "`+image+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}},
+				"devices": {"disks": [{"name": "init", "disk": {"bus": "virtio"}}], "interfaces": [{"name": "default", "masquerade": {}, "ports": [`+ports+`]}]}
+			},
+			"networks": [{"name": "default", "pod": {}}],
+			"volumes": [{"name": "init", "cloudInitNoCloud": {"userData": "`+services+`"}}],
+			"readinessProbe": {"periodSeconds": 100, "timeoutSeconds": 5, `+probe+`}}`)}
+	}
+	at := loopback("a")
+	reached := func(d *api.Domain) bool { return slices.Contains(d.GetAddresses(), at) && d.GetPortsProblem() == "" }
+	ready := func(d *api.Domain) bool { return d.GetReady() == "true" }
+
+	r.must(r.request(with(`{"port": 80}`, `"httpGet": {"port": 80}`), "on"))
+	r.eventually("a", "reached and ready by HTTP", func(d *api.Domain) bool { return reached(d) && ready(d) })
+	if got := page(at); got != "hello" {
+		t.Fatalf("the page is %q", got)
+	}
+	qemu := daemon.QEMU("default_a")
+	if got := served(at, 22); got == "ssh" {
+		t.Error("port 22 is open, and nobody has asked for it")
+	}
+
+	// Ports change while the guest runs.
+	r.must(r.request(with(`{"port": 22}, {"port": 25}`, `"tcpSocket": {"port": 25}`), ""))
+	r.await("ssh", func() bool { return served(at, 22) == "ssh" })
+	r.eventually("a", "ready by a service that is silent", ready)
+	if got := page(at); got != "" {
+		t.Errorf("port 80 is open still: %q", got)
+	}
+
+	// QEMU takes connections to any port that it forwards; the probe does not.
+	r.must(r.request(with(`{"port": 22}, {"port": 26}`, `"tcpSocket": {"port": 26}`), ""))
+	r.eventually("a", "not ready", func(d *api.Domain) bool {
+		return d.GetReady() == "false" && d.GetReadyReason() == "the guest refuses connections to port 26"
+	})
+	r.must(r.request(with(`{"port": 22}`, `"tcpSocket": {"port": 80}`), ""))
+	r.eventually("a", "unknown", func(d *api.Domain) bool {
+		return d.GetReady() == "unknown" && strings.Contains(d.GetReadyReason(), "no port 80")
+	})
+
+	// The guest is reached without its agent, and without libvirtd.
+	r.stop()
+	if got := served(at, 22); got != "ssh" {
+		t.Errorf("without the agent: %q", got)
+	}
+	daemon.Kill()
+	if got := served(at, 22); got != "ssh" {
+		t.Errorf("without libvirtd: %q", got)
+	}
+	if err := redirects.Set(nil); err != nil { // as a firewall does that is loaded anew
+		t.Fatal(err)
+	}
+	daemon.Start()
+	r.start(h, nodeagent.WithRedirects(redirects))
+	r.await("ssh again", func() bool { return served(at, 22) == "ssh" })
+	r.eventually("a", "reached", reached)
+	if daemon.QEMU("default_a") != qemu {
+		t.Error("the guest was restarted on the way")
+	}
+
+	// A new run has a new QEMU.
+	daemon.CrashQEMU("default_a")
+	r.eventually("a", "off", func(d *api.Domain) bool { return d.GetState() == "stopped" && len(d.GetAddresses()) == 0 })
+	r.must(r.request(with(`{"port": 22}`, `"tcpSocket": {"port": 22}`), "on"))
+	r.eventually("a", "ready", ready)
+	if got := served(at, 22); got != "ssh" {
+		t.Errorf("after a power cycle: %q", got)
+	}
+	r.must(&api.ExecuteRequest{Address: "VirtualMachine/default/a", Domain: "default_a", Precondition: r.domain("a").GetFingerprint(), Destroy: true})
+	r.await("without redirects", func() bool {
+		have, err := redirects.List()
+		return err == nil && len(have) == 0
+	})
+}
