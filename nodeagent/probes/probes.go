@@ -136,7 +136,7 @@ func (p *prober) take(result Result, message string) {
 	if p.row < enough {
 		return
 	}
-	if p.row > enough && result == p.verdict.Result {
+	if p.row > enough && result == Failure && p.verdict.Result == Failure {
 		return // why it fails may read differently each time; once is enough
 	}
 	if next := (Verdict{Result: result, Message: message}); next != p.verdict {
