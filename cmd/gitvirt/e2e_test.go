@@ -136,8 +136,8 @@ func TestWhatPeopleDoByHandIsPutRight(t *testing.T) {
 		before := r.daemon.QEMU("default_a")
 		test.do()
 		r.eventually(test.what+": runs again", func() bool {
-			state := r.daemon.Virsh("domstate", "default_a")
-			return strings.HasPrefix(state, "running") && r.daemon.QEMU("default_a") != before
+			now, err := r.daemon.FindQEMU("default_a")
+			return err == nil && now != before && strings.HasPrefix(r.daemon.Virsh("domstate", "default_a"), "running")
 		})
 		t.Logf("%s: runs again after %s", test.what, time.Since(began).Round(time.Millisecond))
 		r.says("a", "booted", i+2)

@@ -190,11 +190,16 @@ func (d *Daemon) Signal(signal syscall.Signal) {
 // QEMU returns the process id of a running domain's QEMU.
 func (d *Daemon) QEMU(domain string) int {
 	d.t.Helper()
-	pid, err := readPID(filepath.Join(d.Dir, "run", "qemu", domain+".pid"))
+	pid, err := d.FindQEMU(domain)
 	if err != nil {
 		d.t.Fatalf("find QEMU of domain %q: %v", domain, err)
 	}
 	return pid
+}
+
+// FindQEMU returns the process id of a domain's QEMU, for a domain that may be going down or coming up.
+func (d *Daemon) FindQEMU(domain string) (int, error) {
+	return readPID(filepath.Join(d.Dir, "run", "qemu", domain+".pid"))
 }
 
 // CrashQEMU kills a domain's QEMU with SIGKILL.
