@@ -36,6 +36,7 @@ var impacts = []impact{
 	{"spec.domain.memory.reservedOverhead", ConsequenceNone},
 	{"spec.domain.resources.overcommitGuestOverhead", ConsequenceNone},
 	{"spec.domain.launchSecurity.sev.attestation", ConsequenceNone},
+	{"spec.volumes.downwardAPI.fields.mode", ConsequenceNone},
 	{"spec.updateVolumesStrategy", ConsequenceNone},
 	{"spec.dataVolumeTemplates", ConsequenceNone}, // what they make of claims is compared as claims
 	{"spec.domain.firmware.uuid", ConsequenceReplace},
