@@ -254,7 +254,7 @@ func (a *assembly) resolveClaim(out *resolved, e *entry, r *reference) bool {
 		return a.missed(e, r)
 	}
 	claim, volume := a.claim(found, r.address, maxCopies)
-	if asked := found.value.(*claimSource).claim.Capacity; volume != nil && volume.value.(*volumeSource).capacity > 0 && asked > volume.value.(*volumeSource).capacity { //nolint:forcetypeassert // of these kinds
+	if size := sizeOf(volume); size > 0 && claim.Capacity > size {
 		a.fail(r.position, e.address, r.path, fmt.Sprintf("the %s %s at %s asks for more than the PersistentVolume %s at %s has",
 			found.address.Kind, quoteValue(claim.Name), found.position, quoteValue(volume.address.Name), volume.position), "ask for less, or name a larger volume")
 		return false
@@ -297,6 +297,14 @@ func (a *assembly) claim(found *object, address Address, copies int) (Claim, *ob
 		claim.Source, claim.CopyOf = nil, nil // the volume has its data already
 	}
 	return claim, volume
+}
+
+// sizeOf returns the size of a PersistentVolume in bytes; 0 when there is none or nothing says it.
+func sizeOf(volume *object) int64 {
+	if volume == nil {
+		return 0
+	}
+	return volume.value.(*volumeSource).capacity //nolint:forcetypeassert // of this kind
 }
 
 // resolveNetwork checks that a network exists, as far as the repository has networks at all, and finds the device of an
