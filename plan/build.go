@@ -17,6 +17,18 @@ type Options struct {
 	// Revision is the commit of the wanted state, Base the one that is compared with, when there is one.
 	Revision string
 	Base     string
+	// Policy says which steps wait or are blocked; nil means that none is.
+	Policy Policy
+}
+
+// Policy is what a team allows. It looks at steps and never at what differs: package policy has the one of a Fleet.
+type Policy interface {
+	// Hash changes with everything that the policy's verdicts depend on but the time.
+	Hash() string
+	// Power says whether a schedule wants a machine on or off now, and why; PowerKeep leaves it to its run strategy.
+	Power(vm *schemas.VM) (power PowerChange, reason string)
+	// Analyse gives steps their Waits and Blocked. It changes nothing else.
+	Analyse(p *Plan, want *schemas.Desired, have Observed)
 }
 
 // Build compares what git wants with what lives. It never fails on what it finds: whatever it cannot decide safely

@@ -1,6 +1,11 @@
 package plan
 
-import "github.com/gitvirt/gitvirt/schemas"
+import (
+	"slices"
+	"time"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
 
 // State is what a domain does.
 type State string
@@ -33,6 +38,39 @@ type Observed struct {
 	Domains []*Domain `json:"domains"`
 	// Foreign are the domains of others, ordered by name.
 	Foreign []Foreign `json:"foreign,omitempty"`
+	// Live is what the host can do for running guests.
+	Live LiveSet `json:"live,omitempty"`
+}
+
+// LiveChange is something that a host can do for a running guest.
+type LiveChange string
+
+// The closed set of live changes.
+const (
+	LiveCPU       LiveChange = "cpu-plug"
+	LiveMemory    LiveChange = "memory-plug"
+	LiveBalloon   LiveChange = "balloon"
+	LiveDisk      LiveChange = "disk-plug"
+	LiveDiskGrow  LiveChange = "disk-grow"
+	LiveMedia     LiveChange = "media"
+	LiveInterface LiveChange = "interface-plug"
+	LiveLink      LiveChange = "link"
+)
+
+// LiveSet are the live changes that a host can make.
+type LiveSet []LiveChange
+
+// Has reports whether a change is among them.
+func (s LiveSet) Has(change LiveChange) bool { return slices.Contains(s, change) }
+
+// Headroom is what a running guest can be changed to without a restart.
+type Headroom struct {
+	MaxVCPUs uint32 `json:"max_vcpus,omitempty"`
+	// MaxMemoryBytes is up to how much memory can be plugged in; 0 for none.
+	MaxMemoryBytes uint64 `json:"max_memory_bytes,omitempty"`
+	// BalloonBytes is up to how much the balloon can give back; 0 without a balloon.
+	BalloonBytes uint64 `json:"balloon_bytes,omitempty"`
+	FreePCISlots uint32 `json:"free_pci_slots,omitempty"`
 }
 
 // Foreign is a domain that gitvirt does not touch.
@@ -67,6 +105,17 @@ type Domain struct {
 	RunningRecord []byte `json:"running_record,omitempty"`
 	// Drift is how the persistent definition differs from what Record renders to.
 	Drift []Change `json:"drift,omitempty"`
+	// RunningDrift is how the running guest differs from what RunningRecord renders to.
+	RunningDrift []Change `json:"running_drift,omitempty"`
+	// PendingSince is since when the guest runs something else than what is configured; zero when it does not or nobody knows.
+	PendingSince time.Time `json:"pending_since,omitzero"`
+	// LiveRefused is the hash of a record that the host could not give this run of the guest, LiveRefusedReason why.
+	LiveRefused       string `json:"live_refused,omitempty"`
+	LiveRefusedReason string `json:"live_refused_reason,omitempty"`
+	// RetiredSince is since when the domain is retired; zero when it is not.
+	RetiredSince time.Time `json:"retired_since,omitzero"`
+	// Headroom is what the running guest can be changed to; nil when it is off or nobody knows.
+	Headroom *Headroom `json:"headroom,omitempty"`
 	// Disks are the domain's disks.
 	Disks []Disk `json:"disks,omitempty"`
 	// Addresses are the guest's known IP addresses.

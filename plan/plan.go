@@ -9,13 +9,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // FormatVersion is the version of the JSON form. The minor part grows when fields are added, the major part when
 // fields change or go.
-const FormatVersion = "1.0"
+const FormatVersion = "2.0"
 
 // Action is what happens to one object.
 type Action string
@@ -29,6 +30,9 @@ const (
 	ActionRestart Action = "restart"
 	ActionReplace Action = "replace"
 	ActionDestroy Action = "destroy"
+	ActionAdopt   Action = "adopt"  // a domain of others becomes gitvirt's, as it is
+	ActionRename  Action = "rename" // the same domain under another name in git
+	ActionRetire  Action = "retire" // a removed VM is shut down and kept for its grace period
 )
 
 // Reason is why a step is there.
@@ -42,6 +46,9 @@ const (
 	ReasonDrift          Reason = "drift"           // what lives differs from what was applied
 	ReasonPower          Reason = "power"           // runStrategy wants another power state
 	ReasonPendingRestart Reason = "pending-restart" // configured already, the guest still runs the old configuration
+	ReasonRunningDrift   Reason = "running-drift"   // the running guest differs from what it was started with
+	ReasonAdopted        Reason = "adopted"         // gitvirt.io/adopt names the domain
+	ReasonRenamed        Reason = "renamed"         // gitvirt.io/previous-name names the VM it was
 )
 
 // Consequence is what the guest notices, ordered from nothing to everything.
@@ -53,14 +60,16 @@ const (
 	ConsequenceLive     Consequence = "live"      // arrives without interruption
 	ConsequenceNextBoot Consequence = "next-boot" // stays in the configuration until somebody boots the guest
 	ConsequenceStop     Consequence = "stop"      // the guest is shut down and stays off
+	ConsequenceMigrate  Consequence = "migrate"   // the guest moves to another host and runs on
 	ConsequenceRestart  Consequence = "restart"   // power cycle
 	ConsequenceReplace  Consequence = "replace"   // the domain is made anew, its disks are kept
+	ConsequenceData     Consequence = "data"      // data of a disk is destroyed
 	ConsequenceDestroy  Consequence = "destroy"   // the domain goes
 )
 
 var severity = map[Consequence]int{
-	ConsequenceNone: 0, ConsequenceLive: 1, ConsequenceNextBoot: 2,
-	ConsequenceRestart: 3, ConsequenceStop: 4, ConsequenceReplace: 5, ConsequenceDestroy: 6,
+	ConsequenceNone: 0, ConsequenceLive: 1, ConsequenceNextBoot: 2, ConsequenceMigrate: 3,
+	ConsequenceRestart: 4, ConsequenceStop: 5, ConsequenceReplace: 6, ConsequenceData: 7, ConsequenceDestroy: 8,
 }
 
 // Worse returns the consequence of the two that interrupts the guest more.
@@ -92,10 +101,50 @@ type Change struct {
 	// Sensitive hides both values: secrets and user data.
 	Sensitive   bool        `json:"sensitive,omitempty"`
 	Consequence Consequence `json:"consequence"`
+	// Note says why the consequence is worse than the table's row: the host or this guest cannot be changed live.
+	Note string `json:"note,omitempty"`
+}
+
+// WaitFor is what a step waits for.
+type WaitFor string
+
+// The closed set of what steps wait for.
+const (
+	WaitWindow   WaitFor = "window"   // a maintenance window
+	WaitApproval WaitFor = "approval" // gitvirt approve
+	WaitBudget   WaitFor = "budget"   // too many of this kind at this revision, or on this host now
+	WaitCanary   WaitFor = "canary"   // the first part of the fleet has to be well first
+	WaitGrace    WaitFor = "grace"    // the grace period of a removed VM
+	WaitOrder    WaitFor = "order"    // another VM that it depends on
+)
+
+// Wait is one thing that a step waits for. A step that waits is shown and not carried out.
+type Wait struct {
+	For WaitFor `json:"for"`
+	// Until is when the wait is over by itself; zero when nobody knows.
+	Until time.Time `json:"until,omitzero"`
+	// Reason says it for people: which window, how to approve.
+	Reason string `json:"reason"`
+}
+
+// Pending is a restart that the guest still has before it.
+type Pending struct {
+	// Fields are the paths that the running guest has otherwise than its configuration.
+	Fields []string `json:"fields"`
+	// Since is when the configuration was written; zero when nobody knows.
+	Since time.Time `json:"since,omitzero"`
+}
+
+// Dependency is another machine that has to be ready before a step.
+type Dependency struct {
+	Address schemas.Address `json:"address"`
+	Ready   schemas.Ready   `json:"ready"`
 }
 
 // Step is what happens to one object.
 type Step struct {
+	// ID is a hash of everything that the step does; approvals are bound to it.
+	ID          string          `json:"id"`
 	Address     schemas.Address `json:"address"`
 	Action      Action          `json:"action"`
 	Reason      Reason          `json:"reason"`
@@ -109,6 +158,23 @@ type Step struct {
 	Changes []Change `json:"changes,omitempty"`
 	// Drift lists what somebody changed behind our back: Before is what was applied, After is what lives.
 	Drift []Change `json:"drift,omitempty"`
+	// RunningDrift lists what somebody changed in the running guest: Before is what it was started with, After is what it has.
+	RunningDrift []Change `json:"running_drift,omitempty"`
+	// PendingRestart says that the guest runs an older configuration than the one that is defined.
+	PendingRestart *Pending `json:"pending_restart,omitempty"`
+	// Waits are what the step waits for; it is carried out when there is none.
+	Waits []Wait `json:"waits,omitempty"`
+	// DependsOn are the machines that have to be ready first.
+	DependsOn []Dependency `json:"depends_on,omitempty"`
+	// Ready is when the step counts as done.
+	Ready schemas.Ready `json:"ready,omitzero"`
+	// DowntimeSeconds is about how long the guest is down; 0 when it is not.
+	DowntimeSeconds int64 `json:"downtime_seconds,omitempty"`
+	// Live says that the running guest is changed without a restart.
+	Live bool `json:"live,omitempty"`
+	// Adopt is the name of the domain that is taken over, Previous the address that it had.
+	Adopt    string           `json:"adopt,omitempty"`
+	Previous *schemas.Address `json:"previous,omitempty"`
 	// DataAtRisk says for each disk what the step discards.
 	DataAtRisk []string `json:"data_at_risk,omitempty"`
 	// Keeps lists the disks that outlive a destroyed domain.
@@ -144,6 +210,8 @@ type Plan struct {
 	Revision string `json:"revision"`
 	Base     string `json:"base,omitempty"`
 	Fleet    string `json:"fleet"`
+	// Policy is a hash of the policy that took part, "" for none.
+	Policy string `json:"policy,omitempty"`
 	// Steps are ordered by address; objects without a step are up to date.
 	Steps []Step `json:"steps"`
 	// Held are the objects with broken manifests: neither changed nor removed.
@@ -174,10 +242,13 @@ type Summary struct {
 	Drifted int `json:"drifted"`
 }
 
+// Runs reports whether the step is carried out: nothing blocks it and it waits for nothing.
+func (s *Step) Runs() bool { return s.Blocked == "" && len(s.Waits) == 0 }
+
 // Empty reports whether nothing would be carried out.
 func (p *Plan) Empty() bool {
 	for i := range p.Steps {
-		if p.Steps[i].Blocked == "" {
+		if p.Steps[i].Runs() {
 			return false
 		}
 	}
@@ -188,7 +259,7 @@ func (p *Plan) Empty() bool {
 func (p *Plan) Executable() []Step {
 	var steps []Step
 	for _, step := range p.Steps {
-		if step.Blocked == "" {
+		if step.Runs() {
 			steps = append(steps, step)
 		}
 	}
@@ -233,19 +304,36 @@ func (p *Plan) finish() error {
 	return p.identify()
 }
 
-// identify sets the ID from everything that decides what is carried out.
+// idLength is the length of IDs in hexadecimal digits: 128 bits, because approvals are bound to them.
+const idLength = 32
+
+// identify sets the IDs of the steps and of the plan from everything that decides what is carried out. What a step waits
+// for is not part of its ID: an approval would otherwise change what it approves.
 func (p *Plan) identify() error {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00", p.FormatVersion, p.Fleet, p.Revision, p.Base, p.Unknown)
-	encoder := json.NewEncoder(h)
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00", p.FormatVersion, p.Fleet, p.Revision, p.Base, p.Unknown, p.Policy)
 	for i := range p.Steps {
-		if err := encoder.Encode(&p.Steps[i]); err != nil {
-			return fmt.Errorf("hashing the step of %s: %w", p.Steps[i].Address, err)
+		if err := p.Steps[i].identify(p.Fleet); err != nil {
+			return err
 		}
-		if vm := p.Steps[i].VM; vm != nil {
-			fmt.Fprintf(h, "%s\x00", vm.Hash)
-		}
+		fmt.Fprintf(h, "%s\x00", p.Steps[i].ID)
 	}
-	p.ID = hex.EncodeToString(h.Sum(nil))[:16]
+	p.ID = hex.EncodeToString(h.Sum(nil))[:idLength]
+	return nil
+}
+
+func (s *Step) identify(fleet string) error {
+	content := *s
+	content.ID, content.Waits = "", nil
+	encoded, err := json.Marshal(&content)
+	if err != nil {
+		return fmt.Errorf("hashing the step of %s: %w", s.Address, err)
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00%s\x00", fleet, encoded)
+	if s.VM != nil {
+		fmt.Fprintf(h, "%s\x00", s.VM.Hash)
+	}
+	s.ID = hex.EncodeToString(h.Sum(nil))[:idLength]
 	return nil
 }

@@ -18,6 +18,12 @@ const (
 	AnnotationProtect = "gitvirt.io/protect"
 	// AnnotationAdopt names a domain that exists already and becomes this machine.
 	AnnotationAdopt = "gitvirt.io/adopt"
+	// AnnotationPreviousName is the NAME or NAMESPACE/NAME that this machine had; its domain and disks go with it.
+	AnnotationPreviousName = "gitvirt.io/previous-name"
+	// AnnotationDependsOn lists machines that have to be ready first: "db-1, infra/dns=tcp:53".
+	AnnotationDependsOn = "gitvirt.io/depends-on"
+	// AnnotationReady says when the machine counts as ready: a Ready, such as "agent" or "tcp:22".
+	AnnotationReady = "gitvirt.io/ready"
 )
 
 // UnreadAnnotation is an annotation by which KubeVirt makes another machine, and which gitvirt does not read.

@@ -57,6 +57,8 @@ type FleetSpec struct {
 	// PermittedHostDevices says which devices of the host a GPU, a host device or an SR-IOV interface may get. It is the
 	// structure of KubeVirt's configuration.
 	PermittedHostDevices *kubevirtv1.PermittedHostDevices `json:"permittedHostDevices,omitempty"`
+	// Policy is what happens by itself, and when.
+	Policy Policy `json:"policy,omitempty,omitzero"`
 }
 
 // FleetStatus says where the state of the machines is written.

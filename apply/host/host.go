@@ -141,19 +141,22 @@ func (m *mirror) take(event *api.WatchEvent) *plan.Observed {
 			maps.DeleteFunc(m.foreign, func(name string, _ plan.Foreign) bool { return !m.named[name] })
 		}
 		clear(m.named)
-		return m.picture(e.Synced.GetNode())
+		return m.picture(e.Synced)
 	}
 	return nil
 }
 
-func (m *mirror) picture(node string) *plan.Observed {
-	observed := &plan.Observed{Node: node, Domains: make([]*plan.Domain, 0, len(m.domains))}
+func (m *mirror) picture(synced *api.Synced) *plan.Observed {
+	observed := &plan.Observed{Node: synced.GetNode(), Domains: make([]*plan.Domain, 0, len(m.domains))}
 	for _, domain := range m.domains {
 		observed.Domains = append(observed.Domains, domain)
 	}
 	slices.SortFunc(observed.Domains, func(a, b *plan.Domain) int { return a.Address.Compare(b.Address) })
 	for _, name := range slices.Sorted(maps.Keys(m.foreign)) {
 		observed.Foreign = append(observed.Foreign, m.foreign[name])
+	}
+	for _, live := range synced.GetCapabilities().GetLive() {
+		observed.Live = append(observed.Live, plan.LiveChange(live))
 	}
 	return observed
 }
@@ -175,10 +178,14 @@ func domainOf(in *api.Domain) *plan.Domain {
 		out.Address = schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: schemas.DefaultNamespace, Name: in.GetName()}
 		out.Problem = err.Error()
 	}
-	for _, change := range in.GetDrift() {
-		out.Drift = append(out.Drift, plan.Change{
-			Path: change.GetPath(), Before: value(change.GetBefore()), After: value(change.GetAfter()), Consequence: plan.ConsequenceNone,
-		})
+	out.Drift, out.RunningDrift = changesOf(in.GetDrift()), changesOf(in.GetRunningDrift())
+	out.PendingSince, out.RetiredSince = moment(in.GetPendingSinceUnix()), moment(in.GetRetiredSinceUnix())
+	out.LiveRefused, out.LiveRefusedReason = in.GetLiveRefused().GetHash(), in.GetLiveRefused().GetReason()
+	if headroom := in.GetHeadroom(); headroom != nil {
+		out.Headroom = &plan.Headroom{
+			MaxVCPUs: headroom.GetMaxVcpus(), MaxMemoryBytes: headroom.GetMaxMemoryBytes(),
+			BalloonBytes: headroom.GetBalloonBytes(), FreePCISlots: headroom.GetFreePciSlots(),
+		}
 	}
 	for _, disk := range in.GetDisks() {
 		out.Disks = append(out.Disks, plan.Disk{
@@ -186,6 +193,24 @@ func domainOf(in *api.Domain) *plan.Domain {
 		})
 	}
 	return out
+}
+
+func changesOf(in []*api.Change) []plan.Change {
+	var out []plan.Change
+	for _, change := range in {
+		out = append(out, plan.Change{
+			Path: change.GetPath(), Before: value(change.GetBefore()), After: value(change.GetAfter()), Consequence: plan.ConsequenceNone,
+		})
+	}
+	return out
+}
+
+// moment is the time of Unix seconds; 0 is no time.
+func moment(seconds int64) time.Time {
+	if seconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).UTC()
 }
 
 func value(encoded []byte) any {
@@ -228,7 +253,11 @@ func requestOf(target apply.Target, step plan.Step) (*api.ExecuteRequest, error)
 		Address: step.Address.String(), Domain: step.Domain, Precondition: step.Precondition, Define: step.Define,
 		Replace: step.Action == plan.ActionReplace, Destroy: step.Action == plan.ActionDestroy,
 		Power: string(step.Power), GraceSeconds: step.GraceSeconds,
-		Live: step.Consequence == plan.ConsequenceNone || step.Consequence == plan.ConsequenceLive,
+		Live:   step.Live || step.Consequence == plan.ConsequenceNone || step.Consequence == plan.ConsequenceLive,
+		Retire: step.Action == plan.ActionRetire, Adopt: step.Adopt,
+	}
+	if step.Previous != nil {
+		request.Previous = step.Previous.String()
 	}
 	if step.VM == nil {
 		return request, nil

@@ -366,7 +366,9 @@ type Synced struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// Everything was sent anew: what was not named since the last Synced is gone.
-	Complete      bool `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"`
+	Complete bool `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"`
+	// What the host can do for running guests; plans promise nothing else.
+	Capabilities  *Capabilities `protobuf:"bytes,3,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,6 +417,59 @@ func (x *Synced) GetComplete() bool {
 	return false
 }
 
+func (x *Synced) GetCapabilities() *Capabilities {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+// Capabilities are what a host can do for running guests, in the words of the table of consequences: "cpu-plug", "memory-plug",
+// "balloon", "disk-plug", "disk-grow", "media", "interface-plug", "link".
+type Capabilities struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Live          []string               `protobuf:"bytes,1,rep,name=live,proto3" json:"live,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capabilities) Reset() {
+	*x = Capabilities{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capabilities) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capabilities) ProtoMessage() {}
+
+func (x *Capabilities) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
+func (*Capabilities) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Capabilities) GetLive() []string {
+	if x != nil {
+		return x.Live
+	}
+	return nil
+}
+
 type Foreign struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -426,7 +481,7 @@ type Foreign struct {
 
 func (x *Foreign) Reset() {
 	*x = Foreign{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[5]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -438,7 +493,7 @@ func (x *Foreign) String() string {
 func (*Foreign) ProtoMessage() {}
 
 func (x *Foreign) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[5]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -451,7 +506,7 @@ func (x *Foreign) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Foreign.ProtoReflect.Descriptor instead.
 func (*Foreign) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{5}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Foreign) GetName() string {
@@ -504,14 +559,24 @@ type Domain struct {
 	// Paths of what its XML holds and this agent does not know: elements, attributes, text.
 	Unread []string `protobuf:"bytes,23,rep,name=unread,proto3" json:"unread,omitempty"`
 	// Why the host does not forward all ports that the manifest opens; empty when it does, or when there are none.
-	PortsProblem  string `protobuf:"bytes,24,opt,name=ports_problem,json=portsProblem,proto3" json:"ports_problem,omitempty"`
+	PortsProblem string `protobuf:"bytes,24,opt,name=ports_problem,json=portsProblem,proto3" json:"ports_problem,omitempty"`
+	// How the running guest differs from what running_record renders to.
+	RunningDrift []*Change `protobuf:"bytes,25,rep,name=running_drift,json=runningDrift,proto3" json:"running_drift,omitempty"`
+	// Since when the guest runs something else than what is configured, in Unix seconds; 0 when it does not or nobody knows.
+	PendingSinceUnix int64 `protobuf:"varint,26,opt,name=pending_since_unix,json=pendingSinceUnix,proto3" json:"pending_since_unix,omitempty"`
+	// What libvirt refused to change in this run of the guest, with its reason; until the guest is restarted or git wants something else.
+	LiveRefused *LiveRefusal `protobuf:"bytes,27,opt,name=live_refused,json=liveRefused,proto3" json:"live_refused,omitempty"`
+	// Since when the domain is retired (a removed VM that is kept for its grace period), in Unix seconds; 0 when it is not.
+	RetiredSinceUnix int64 `protobuf:"varint,28,opt,name=retired_since_unix,json=retiredSinceUnix,proto3" json:"retired_since_unix,omitempty"`
+	// What the running guest was started with and can therefore be changed to.
+	Headroom      *Headroom `protobuf:"bytes,29,opt,name=headroom,proto3" json:"headroom,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Domain) Reset() {
 	*x = Domain{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[6]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +588,7 @@ func (x *Domain) String() string {
 func (*Domain) ProtoMessage() {}
 
 func (x *Domain) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[6]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +601,7 @@ func (x *Domain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Domain.ProtoReflect.Descriptor instead.
 func (*Domain) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{6}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Domain) GetAddress() string {
@@ -707,6 +772,166 @@ func (x *Domain) GetPortsProblem() string {
 	return ""
 }
 
+func (x *Domain) GetRunningDrift() []*Change {
+	if x != nil {
+		return x.RunningDrift
+	}
+	return nil
+}
+
+func (x *Domain) GetPendingSinceUnix() int64 {
+	if x != nil {
+		return x.PendingSinceUnix
+	}
+	return 0
+}
+
+func (x *Domain) GetLiveRefused() *LiveRefusal {
+	if x != nil {
+		return x.LiveRefused
+	}
+	return nil
+}
+
+func (x *Domain) GetRetiredSinceUnix() int64 {
+	if x != nil {
+		return x.RetiredSinceUnix
+	}
+	return 0
+}
+
+func (x *Domain) GetHeadroom() *Headroom {
+	if x != nil {
+		return x.Headroom
+	}
+	return nil
+}
+
+// LiveRefusal is a change that the host did not make in a running guest.
+type LiveRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The record hash that was wanted.
+	Hash          string `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LiveRefusal) Reset() {
+	*x = LiveRefusal{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LiveRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LiveRefusal) ProtoMessage() {}
+
+func (x *LiveRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LiveRefusal.ProtoReflect.Descriptor instead.
+func (*LiveRefusal) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LiveRefusal) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *LiveRefusal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Headroom is what a running guest can be changed to without a restart.
+type Headroom struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	MaxVcpus uint32                 `protobuf:"varint,1,opt,name=max_vcpus,json=maxVcpus,proto3" json:"max_vcpus,omitempty"`
+	// Up to how much memory can be plugged in; 0 for none.
+	MaxMemoryBytes uint64 `protobuf:"varint,2,opt,name=max_memory_bytes,json=maxMemoryBytes,proto3" json:"max_memory_bytes,omitempty"`
+	// Up to how much the balloon can give back: what the guest was started with, and what was plugged in since. 0 without a balloon.
+	BalloonBytes  uint64 `protobuf:"varint,3,opt,name=balloon_bytes,json=balloonBytes,proto3" json:"balloon_bytes,omitempty"`
+	FreePciSlots  uint32 `protobuf:"varint,4,opt,name=free_pci_slots,json=freePciSlots,proto3" json:"free_pci_slots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Headroom) Reset() {
+	*x = Headroom{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Headroom) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Headroom) ProtoMessage() {}
+
+func (x *Headroom) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Headroom.ProtoReflect.Descriptor instead.
+func (*Headroom) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Headroom) GetMaxVcpus() uint32 {
+	if x != nil {
+		return x.MaxVcpus
+	}
+	return 0
+}
+
+func (x *Headroom) GetMaxMemoryBytes() uint64 {
+	if x != nil {
+		return x.MaxMemoryBytes
+	}
+	return 0
+}
+
+func (x *Headroom) GetBalloonBytes() uint64 {
+	if x != nil {
+		return x.BalloonBytes
+	}
+	return 0
+}
+
+func (x *Headroom) GetFreePciSlots() uint32 {
+	if x != nil {
+		return x.FreePciSlots
+	}
+	return 0
+}
+
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -719,7 +944,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[7]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -731,7 +956,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[7]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -744,7 +969,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{7}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Change) GetPath() string {
@@ -781,7 +1006,7 @@ type Disk struct {
 
 func (x *Disk) Reset() {
 	*x = Disk{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[8]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +1018,7 @@ func (x *Disk) String() string {
 func (*Disk) ProtoMessage() {}
 
 func (x *Disk) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[8]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +1031,7 @@ func (x *Disk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Disk.ProtoReflect.Descriptor instead.
 func (*Disk) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{8}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Disk) GetVolume() string {
@@ -860,15 +1085,21 @@ type ExecuteRequest struct {
 	Power        string `protobuf:"bytes,7,opt,name=power,proto3" json:"power,omitempty"`
 	GraceSeconds int64  `protobuf:"varint,8,opt,name=grace_seconds,json=graceSeconds,proto3" json:"grace_seconds,omitempty"`
 	Vm           *VM    `protobuf:"bytes,9,opt,name=vm,proto3" json:"vm,omitempty"`
-	// The running guest is what `vm` says once the definition is written: nothing in it needs a restart.
-	Live          bool `protobuf:"varint,10,opt,name=live,proto3" json:"live,omitempty"`
+	// The running guest is to become what `vm` says without a restart: what differs is changed in it.
+	Live bool `protobuf:"varint,10,opt,name=live,proto3" json:"live,omitempty"`
+	// Shut the domain of a removed VM down and keep it, marked with the time; `vm` is absent.
+	Retire bool `protobuf:"varint,11,opt,name=retire,proto3" json:"retire,omitempty"`
+	// The name of the domain that this VM takes over as it is; it carries no record, or that of `previous`.
+	Adopt string `protobuf:"bytes,12,opt,name=adopt,proto3" json:"adopt,omitempty"`
+	// The address that the domain has so far, when the VM was renamed.
+	Previous      string `protobuf:"bytes,13,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[9]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +1111,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[9]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +1124,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{9}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExecuteRequest) GetAddress() string {
@@ -966,6 +1197,415 @@ func (x *ExecuteRequest) GetLive() bool {
 	return false
 }
 
+func (x *ExecuteRequest) GetRetire() bool {
+	if x != nil {
+		return x.Retire
+	}
+	return false
+}
+
+func (x *ExecuteRequest) GetAdopt() string {
+	if x != nil {
+		return x.Adopt
+	}
+	return ""
+}
+
+func (x *ExecuteRequest) GetPrevious() string {
+	if x != nil {
+		return x.Previous
+	}
+	return ""
+}
+
+type CheckResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What keeps the step from being carried out, for people; empty when nothing does.
+	Problems []string `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Why the running guest cannot be changed live although the step asks for it; it would need a restart.
+	NotLive       string `protobuf:"bytes,2,opt,name=not_live,json=notLive,proto3" json:"not_live,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckResponse) Reset() {
+	*x = CheckResponse{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckResponse) ProtoMessage() {}
+
+func (x *CheckResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
+func (*CheckResponse) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CheckResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *CheckResponse) GetNotLive() string {
+	if x != nil {
+		return x.NotLive
+	}
+	return ""
+}
+
+type AwaitRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Domain  string                 `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
+	// "running", "agent", "tcp", "cloud-init" or "probe".
+	Ready string `protobuf:"bytes,3,opt,name=ready,proto3" json:"ready,omitempty"`
+	// The port, for "tcp".
+	Port           uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	TimeoutSeconds int64  `protobuf:"varint,5,opt,name=timeout_seconds,json=timeoutSeconds,proto3" json:"timeout_seconds,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AwaitRequest) Reset() {
+	*x = AwaitRequest{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitRequest) ProtoMessage() {}
+
+func (x *AwaitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitRequest.ProtoReflect.Descriptor instead.
+func (*AwaitRequest) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AwaitRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *AwaitRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *AwaitRequest) GetReady() string {
+	if x != nil {
+		return x.Ready
+	}
+	return ""
+}
+
+func (x *AwaitRequest) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *AwaitRequest) GetTimeoutSeconds() int64 {
+	if x != nil {
+		return x.TimeoutSeconds
+	}
+	return 0
+}
+
+type AwaitResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was found, for people.
+	Message       string `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitResponse) Reset() {
+	*x = AwaitResponse{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitResponse) ProtoMessage() {}
+
+func (x *AwaitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitResponse.ProtoReflect.Descriptor instead.
+func (*AwaitResponse) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AwaitResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type ReadConsoleRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Domain  string                 `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
+	// How many lines at most.
+	Lines         uint32 `protobuf:"varint,3,opt,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadConsoleRequest) Reset() {
+	*x = ReadConsoleRequest{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadConsoleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadConsoleRequest) ProtoMessage() {}
+
+func (x *ReadConsoleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadConsoleRequest.ProtoReflect.Descriptor instead.
+func (*ReadConsoleRequest) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReadConsoleRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ReadConsoleRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ReadConsoleRequest) GetLines() uint32 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+type ReadConsoleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lines         []string               `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadConsoleResponse) Reset() {
+	*x = ReadConsoleResponse{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadConsoleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadConsoleResponse) ProtoMessage() {}
+
+func (x *ReadConsoleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadConsoleResponse.ProtoReflect.Descriptor instead.
+func (*ReadConsoleResponse) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReadConsoleResponse) GetLines() []string {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+type ReadDomainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadDomainRequest) Reset() {
+	*x = ReadDomainRequest{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadDomainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadDomainRequest) ProtoMessage() {}
+
+func (x *ReadDomainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadDomainRequest.ProtoReflect.Descriptor instead.
+func (*ReadDomainRequest) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReadDomainRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ReadDomainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The persistent definition; empty for a transient domain.
+	Config string `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	// The running guest's; empty when it is off.
+	Live          string `protobuf:"bytes,2,opt,name=live,proto3" json:"live,omitempty"`
+	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadDomainResponse) Reset() {
+	*x = ReadDomainResponse{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadDomainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadDomainResponse) ProtoMessage() {}
+
+func (x *ReadDomainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadDomainResponse.ProtoReflect.Descriptor instead.
+func (*ReadDomainResponse) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ReadDomainResponse) GetConfig() string {
+	if x != nil {
+		return x.Config
+	}
+	return ""
+}
+
+func (x *ReadDomainResponse) GetLive() string {
+	if x != nil {
+		return x.Live
+	}
+	return ""
+}
+
+func (x *ReadDomainResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 // VM is what git wants. It holds sensitive values.
 type VM struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -990,7 +1630,7 @@ type VM struct {
 
 func (x *VM) Reset() {
 	*x = VM{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[10]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1642,7 @@ func (x *VM) String() string {
 func (*VM) ProtoMessage() {}
 
 func (x *VM) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[10]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1655,7 @@ func (x *VM) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VM.ProtoReflect.Descriptor instead.
 func (*VM) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{10}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VM) GetAddress() string {
@@ -1097,7 +1737,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[11]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1749,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[11]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1762,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{11}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Content) GetValues() map[string][]byte {
@@ -1152,7 +1792,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[12]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1804,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[12]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1817,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{12}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Claim) GetNamespace() string {
@@ -1256,7 +1896,7 @@ type HostDeviceSelector struct {
 
 func (x *HostDeviceSelector) Reset() {
 	*x = HostDeviceSelector{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[13]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1908,7 @@ func (x *HostDeviceSelector) String() string {
 func (*HostDeviceSelector) ProtoMessage() {}
 
 func (x *HostDeviceSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[13]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1921,7 @@ func (x *HostDeviceSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostDeviceSelector.ProtoReflect.Descriptor instead.
 func (*HostDeviceSelector) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{13}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HostDeviceSelector) GetResource() string {
@@ -1322,7 +1962,7 @@ type USBSelector struct {
 
 func (x *USBSelector) Reset() {
 	*x = USBSelector{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[14]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1974,7 @@ func (x *USBSelector) String() string {
 func (*USBSelector) ProtoMessage() {}
 
 func (x *USBSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[14]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1987,7 @@ func (x *USBSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use USBSelector.ProtoReflect.Descriptor instead.
 func (*USBSelector) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{14}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *USBSelector) GetVendor() string {
@@ -1377,7 +2017,7 @@ type ExecuteEvent struct {
 
 func (x *ExecuteEvent) Reset() {
 	*x = ExecuteEvent{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[15]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +2029,7 @@ func (x *ExecuteEvent) String() string {
 func (*ExecuteEvent) ProtoMessage() {}
 
 func (x *ExecuteEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[15]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +2042,7 @@ func (x *ExecuteEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteEvent.ProtoReflect.Descriptor instead.
 func (*ExecuteEvent) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{15}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExecuteEvent) GetProgress() string {
@@ -1434,7 +2074,7 @@ type ListDisksRequest struct {
 
 func (x *ListDisksRequest) Reset() {
 	*x = ListDisksRequest{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[16]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +2086,7 @@ func (x *ListDisksRequest) String() string {
 func (*ListDisksRequest) ProtoMessage() {}
 
 func (x *ListDisksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[16]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +2099,7 @@ func (x *ListDisksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDisksRequest.ProtoReflect.Descriptor instead.
 func (*ListDisksRequest) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{16}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{26}
 }
 
 type ListDisksResponse struct {
@@ -1471,7 +2111,7 @@ type ListDisksResponse struct {
 
 func (x *ListDisksResponse) Reset() {
 	*x = ListDisksResponse{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[17]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +2123,7 @@ func (x *ListDisksResponse) String() string {
 func (*ListDisksResponse) ProtoMessage() {}
 
 func (x *ListDisksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[17]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +2136,7 @@ func (x *ListDisksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDisksResponse.ProtoReflect.Descriptor instead.
 func (*ListDisksResponse) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{17}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListDisksResponse) GetDisks() []*DataDisk {
@@ -1526,7 +2166,7 @@ type DataDisk struct {
 
 func (x *DataDisk) Reset() {
 	*x = DataDisk{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +2178,7 @@ func (x *DataDisk) String() string {
 func (*DataDisk) ProtoMessage() {}
 
 func (x *DataDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +2191,7 @@ func (x *DataDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataDisk.ProtoReflect.Descriptor instead.
 func (*DataDisk) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{18}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DataDisk) GetId() string {
@@ -1633,7 +2273,7 @@ type DeleteDisksRequest struct {
 
 func (x *DeleteDisksRequest) Reset() {
 	*x = DeleteDisksRequest{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +2285,7 @@ func (x *DeleteDisksRequest) String() string {
 func (*DeleteDisksRequest) ProtoMessage() {}
 
 func (x *DeleteDisksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +2298,7 @@ func (x *DeleteDisksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDisksRequest.ProtoReflect.Descriptor instead.
 func (*DeleteDisksRequest) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{19}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteDisksRequest) GetIds() []string {
@@ -1677,7 +2317,7 @@ type DeleteDisksResponse struct {
 
 func (x *DeleteDisksResponse) Reset() {
 	*x = DeleteDisksResponse{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +2329,7 @@ func (x *DeleteDisksResponse) String() string {
 func (*DeleteDisksResponse) ProtoMessage() {}
 
 func (x *DeleteDisksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +2342,7 @@ func (x *DeleteDisksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDisksResponse.ProtoReflect.Descriptor instead.
 func (*DeleteDisksResponse) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{20}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeleteDisksResponse) GetDeleted() []*DeletedDisk {
@@ -1726,7 +2366,7 @@ type DeletedDisk struct {
 
 func (x *DeletedDisk) Reset() {
 	*x = DeletedDisk{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +2378,7 @@ func (x *DeletedDisk) String() string {
 func (*DeletedDisk) ProtoMessage() {}
 
 func (x *DeletedDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +2391,7 @@ func (x *DeletedDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedDisk.ProtoReflect.Descriptor instead.
 func (*DeletedDisk) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{21}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeletedDisk) GetId() string {
@@ -1812,14 +2452,17 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\aforeign\x18\x03 \x01(\v2\x1f.gitvirt.agent.v1alpha1.ForeignH\x00R\aforeign\x128\n" +
 	"\x06synced\x18\x05 \x01(\v2\x1e.gitvirt.agent.v1alpha1.SyncedH\x00R\x06synced\x12\x1a\n" +
 	"\aunknown\x18\x06 \x01(\tH\x00R\aunknownB\a\n" +
-	"\x05event\"8\n" +
+	"\x05event\"\x82\x01\n" +
 	"\x06Synced\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
-	"\bcomplete\x18\x02 \x01(\bR\bcomplete\"E\n" +
+	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12H\n" +
+	"\fcapabilities\x18\x03 \x01(\v2$.gitvirt.agent.v1alpha1.CapabilitiesR\fcapabilities\"\"\n" +
+	"\fCapabilities\x12\x12\n" +
+	"\x04live\x18\x01 \x03(\tR\x04live\"E\n" +
 	"\aForeign\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x12\n" +
-	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xcf\x05\n" +
+	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xf6\a\n" +
 	"\x06Domain\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1845,7 +2488,20 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\fready_reason\x18\x15 \x01(\tR\vreadyReason\x12/\n" +
 	"\x13credentials_problem\x18\x16 \x01(\tR\x12credentialsProblem\x12\x16\n" +
 	"\x06unread\x18\x17 \x03(\tR\x06unread\x12#\n" +
-	"\rports_problem\x18\x18 \x01(\tR\fportsProblem\"J\n" +
+	"\rports_problem\x18\x18 \x01(\tR\fportsProblem\x12C\n" +
+	"\rrunning_drift\x18\x19 \x03(\v2\x1e.gitvirt.agent.v1alpha1.ChangeR\frunningDrift\x12,\n" +
+	"\x12pending_since_unix\x18\x1a \x01(\x03R\x10pendingSinceUnix\x12F\n" +
+	"\flive_refused\x18\x1b \x01(\v2#.gitvirt.agent.v1alpha1.LiveRefusalR\vliveRefused\x12,\n" +
+	"\x12retired_since_unix\x18\x1c \x01(\x03R\x10retiredSinceUnix\x12<\n" +
+	"\bheadroom\x18\x1d \x01(\v2 .gitvirt.agent.v1alpha1.HeadroomR\bheadroom\"9\n" +
+	"\vLiveRefusal\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x9c\x01\n" +
+	"\bHeadroom\x12\x1b\n" +
+	"\tmax_vcpus\x18\x01 \x01(\rR\bmaxVcpus\x12(\n" +
+	"\x10max_memory_bytes\x18\x02 \x01(\x04R\x0emaxMemoryBytes\x12#\n" +
+	"\rballoon_bytes\x18\x03 \x01(\x04R\fballoonBytes\x12$\n" +
+	"\x0efree_pci_slots\x18\x04 \x01(\rR\ffreePciSlots\"J\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\fR\x06before\x12\x14\n" +
@@ -1855,7 +2511,7 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12%\n" +
 	"\x0ecapacity_bytes\x18\x04 \x01(\x03R\rcapacityBytes\x12\x12\n" +
-	"\x04keep\x18\x05 \x01(\bR\x04keep\"\xad\x02\n" +
+	"\x04keep\x18\x05 \x01(\bR\x04keep\"\xf7\x02\n" +
 	"\x0eExecuteRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\"\n" +
@@ -1867,7 +2523,33 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\rgrace_seconds\x18\b \x01(\x03R\fgraceSeconds\x12*\n" +
 	"\x02vm\x18\t \x01(\v2\x1a.gitvirt.agent.v1alpha1.VMR\x02vm\x12\x12\n" +
 	"\x04live\x18\n" +
-	" \x01(\bR\x04live\"\xa6\x05\n" +
+	" \x01(\bR\x04live\x12\x16\n" +
+	"\x06retire\x18\v \x01(\bR\x06retire\x12\x14\n" +
+	"\x05adopt\x18\f \x01(\tR\x05adopt\x12\x1a\n" +
+	"\bprevious\x18\r \x01(\tR\bprevious\"F\n" +
+	"\rCheckResponse\x12\x1a\n" +
+	"\bproblems\x18\x01 \x03(\tR\bproblems\x12\x19\n" +
+	"\bnot_live\x18\x02 \x01(\tR\anotLive\"\x93\x01\n" +
+	"\fAwaitRequest\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x14\n" +
+	"\x05ready\x18\x03 \x01(\tR\x05ready\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12'\n" +
+	"\x0ftimeout_seconds\x18\x05 \x01(\x03R\x0etimeoutSeconds\")\n" +
+	"\rAwaitResponse\x12\x18\n" +
+	"\amessage\x18\x01 \x01(\tR\amessage\"\\\n" +
+	"\x12ReadConsoleRequest\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x14\n" +
+	"\x05lines\x18\x03 \x01(\rR\x05lines\"+\n" +
+	"\x13ReadConsoleResponse\x12\x14\n" +
+	"\x05lines\x18\x01 \x03(\tR\x05lines\"'\n" +
+	"\x11ReadDomainRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"V\n" +
+	"\x12ReadDomainResponse\x12\x16\n" +
+	"\x06config\x18\x01 \x01(\tR\x06config\x12\x12\n" +
+	"\x04live\x18\x02 \x01(\tR\x04live\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\"\xa6\x05\n" +
 	"\x02VM\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
 	"\x05fleet\x18\x02 \x01(\tR\x05fleet\x12\x1a\n" +
@@ -1940,11 +2622,16 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1f\n" +
 	"\vfreed_bytes\x18\x03 \x01(\x03R\n" +
 	"freedBytes\x12\x12\n" +
-	"\x04kept\x18\x04 \x01(\tR\x04kept2\xd2\x03\n" +
+	"\x04kept\x18\x04 \x01(\tR\x04kept2\xcd\x06\n" +
 	"\x05Agent\x12O\n" +
 	"\aGetNode\x12&.gitvirt.agent.v1alpha1.GetNodeRequest\x1a\x1c.gitvirt.agent.v1alpha1.Node\x12S\n" +
 	"\x05Watch\x12$.gitvirt.agent.v1alpha1.WatchRequest\x1a\".gitvirt.agent.v1alpha1.WatchEvent0\x01\x12Y\n" +
-	"\aExecute\x12&.gitvirt.agent.v1alpha1.ExecuteRequest\x1a$.gitvirt.agent.v1alpha1.ExecuteEvent0\x01\x12`\n" +
+	"\aExecute\x12&.gitvirt.agent.v1alpha1.ExecuteRequest\x1a$.gitvirt.agent.v1alpha1.ExecuteEvent0\x01\x12V\n" +
+	"\x05Check\x12&.gitvirt.agent.v1alpha1.ExecuteRequest\x1a%.gitvirt.agent.v1alpha1.CheckResponse\x12T\n" +
+	"\x05Await\x12$.gitvirt.agent.v1alpha1.AwaitRequest\x1a%.gitvirt.agent.v1alpha1.AwaitResponse\x12f\n" +
+	"\vReadConsole\x12*.gitvirt.agent.v1alpha1.ReadConsoleRequest\x1a+.gitvirt.agent.v1alpha1.ReadConsoleResponse\x12c\n" +
+	"\n" +
+	"ReadDomain\x12).gitvirt.agent.v1alpha1.ReadDomainRequest\x1a*.gitvirt.agent.v1alpha1.ReadDomainResponse\x12`\n" +
 	"\tListDisks\x12(.gitvirt.agent.v1alpha1.ListDisksRequest\x1a).gitvirt.agent.v1alpha1.ListDisksResponse\x12f\n" +
 	"\vDeleteDisks\x12*.gitvirt.agent.v1alpha1.DeleteDisksRequest\x1a+.gitvirt.agent.v1alpha1.DeleteDisksResponseB*Z(github.com/gitvirt/gitvirt/nodeagent/apib\x06proto3"
 
@@ -1960,69 +2647,91 @@ func file_nodeagent_api_agent_proto_rawDescGZIP() []byte {
 	return file_nodeagent_api_agent_proto_rawDescData
 }
 
-var file_nodeagent_api_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_nodeagent_api_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_nodeagent_api_agent_proto_goTypes = []any{
 	(*GetNodeRequest)(nil),      // 0: gitvirt.agent.v1alpha1.GetNodeRequest
 	(*Node)(nil),                // 1: gitvirt.agent.v1alpha1.Node
 	(*WatchRequest)(nil),        // 2: gitvirt.agent.v1alpha1.WatchRequest
 	(*WatchEvent)(nil),          // 3: gitvirt.agent.v1alpha1.WatchEvent
 	(*Synced)(nil),              // 4: gitvirt.agent.v1alpha1.Synced
-	(*Foreign)(nil),             // 5: gitvirt.agent.v1alpha1.Foreign
-	(*Domain)(nil),              // 6: gitvirt.agent.v1alpha1.Domain
-	(*Change)(nil),              // 7: gitvirt.agent.v1alpha1.Change
-	(*Disk)(nil),                // 8: gitvirt.agent.v1alpha1.Disk
-	(*ExecuteRequest)(nil),      // 9: gitvirt.agent.v1alpha1.ExecuteRequest
-	(*VM)(nil),                  // 10: gitvirt.agent.v1alpha1.VM
-	(*Content)(nil),             // 11: gitvirt.agent.v1alpha1.Content
-	(*Claim)(nil),               // 12: gitvirt.agent.v1alpha1.Claim
-	(*HostDeviceSelector)(nil),  // 13: gitvirt.agent.v1alpha1.HostDeviceSelector
-	(*USBSelector)(nil),         // 14: gitvirt.agent.v1alpha1.USBSelector
-	(*ExecuteEvent)(nil),        // 15: gitvirt.agent.v1alpha1.ExecuteEvent
-	(*ListDisksRequest)(nil),    // 16: gitvirt.agent.v1alpha1.ListDisksRequest
-	(*ListDisksResponse)(nil),   // 17: gitvirt.agent.v1alpha1.ListDisksResponse
-	(*DataDisk)(nil),            // 18: gitvirt.agent.v1alpha1.DataDisk
-	(*DeleteDisksRequest)(nil),  // 19: gitvirt.agent.v1alpha1.DeleteDisksRequest
-	(*DeleteDisksResponse)(nil), // 20: gitvirt.agent.v1alpha1.DeleteDisksResponse
-	(*DeletedDisk)(nil),         // 21: gitvirt.agent.v1alpha1.DeletedDisk
-	nil,                         // 22: gitvirt.agent.v1alpha1.VM.ContentsEntry
-	nil,                         // 23: gitvirt.agent.v1alpha1.VM.ClaimsEntry
-	nil,                         // 24: gitvirt.agent.v1alpha1.VM.HostDevicesEntry
-	nil,                         // 25: gitvirt.agent.v1alpha1.Content.ValuesEntry
+	(*Capabilities)(nil),        // 5: gitvirt.agent.v1alpha1.Capabilities
+	(*Foreign)(nil),             // 6: gitvirt.agent.v1alpha1.Foreign
+	(*Domain)(nil),              // 7: gitvirt.agent.v1alpha1.Domain
+	(*LiveRefusal)(nil),         // 8: gitvirt.agent.v1alpha1.LiveRefusal
+	(*Headroom)(nil),            // 9: gitvirt.agent.v1alpha1.Headroom
+	(*Change)(nil),              // 10: gitvirt.agent.v1alpha1.Change
+	(*Disk)(nil),                // 11: gitvirt.agent.v1alpha1.Disk
+	(*ExecuteRequest)(nil),      // 12: gitvirt.agent.v1alpha1.ExecuteRequest
+	(*CheckResponse)(nil),       // 13: gitvirt.agent.v1alpha1.CheckResponse
+	(*AwaitRequest)(nil),        // 14: gitvirt.agent.v1alpha1.AwaitRequest
+	(*AwaitResponse)(nil),       // 15: gitvirt.agent.v1alpha1.AwaitResponse
+	(*ReadConsoleRequest)(nil),  // 16: gitvirt.agent.v1alpha1.ReadConsoleRequest
+	(*ReadConsoleResponse)(nil), // 17: gitvirt.agent.v1alpha1.ReadConsoleResponse
+	(*ReadDomainRequest)(nil),   // 18: gitvirt.agent.v1alpha1.ReadDomainRequest
+	(*ReadDomainResponse)(nil),  // 19: gitvirt.agent.v1alpha1.ReadDomainResponse
+	(*VM)(nil),                  // 20: gitvirt.agent.v1alpha1.VM
+	(*Content)(nil),             // 21: gitvirt.agent.v1alpha1.Content
+	(*Claim)(nil),               // 22: gitvirt.agent.v1alpha1.Claim
+	(*HostDeviceSelector)(nil),  // 23: gitvirt.agent.v1alpha1.HostDeviceSelector
+	(*USBSelector)(nil),         // 24: gitvirt.agent.v1alpha1.USBSelector
+	(*ExecuteEvent)(nil),        // 25: gitvirt.agent.v1alpha1.ExecuteEvent
+	(*ListDisksRequest)(nil),    // 26: gitvirt.agent.v1alpha1.ListDisksRequest
+	(*ListDisksResponse)(nil),   // 27: gitvirt.agent.v1alpha1.ListDisksResponse
+	(*DataDisk)(nil),            // 28: gitvirt.agent.v1alpha1.DataDisk
+	(*DeleteDisksRequest)(nil),  // 29: gitvirt.agent.v1alpha1.DeleteDisksRequest
+	(*DeleteDisksResponse)(nil), // 30: gitvirt.agent.v1alpha1.DeleteDisksResponse
+	(*DeletedDisk)(nil),         // 31: gitvirt.agent.v1alpha1.DeletedDisk
+	nil,                         // 32: gitvirt.agent.v1alpha1.VM.ContentsEntry
+	nil,                         // 33: gitvirt.agent.v1alpha1.VM.ClaimsEntry
+	nil,                         // 34: gitvirt.agent.v1alpha1.VM.HostDevicesEntry
+	nil,                         // 35: gitvirt.agent.v1alpha1.Content.ValuesEntry
 }
 var file_nodeagent_api_agent_proto_depIdxs = []int32{
-	6,  // 0: gitvirt.agent.v1alpha1.WatchEvent.domain:type_name -> gitvirt.agent.v1alpha1.Domain
-	5,  // 1: gitvirt.agent.v1alpha1.WatchEvent.foreign:type_name -> gitvirt.agent.v1alpha1.Foreign
+	7,  // 0: gitvirt.agent.v1alpha1.WatchEvent.domain:type_name -> gitvirt.agent.v1alpha1.Domain
+	6,  // 1: gitvirt.agent.v1alpha1.WatchEvent.foreign:type_name -> gitvirt.agent.v1alpha1.Foreign
 	4,  // 2: gitvirt.agent.v1alpha1.WatchEvent.synced:type_name -> gitvirt.agent.v1alpha1.Synced
-	7,  // 3: gitvirt.agent.v1alpha1.Domain.drift:type_name -> gitvirt.agent.v1alpha1.Change
-	8,  // 4: gitvirt.agent.v1alpha1.Domain.disks:type_name -> gitvirt.agent.v1alpha1.Disk
-	10, // 5: gitvirt.agent.v1alpha1.ExecuteRequest.vm:type_name -> gitvirt.agent.v1alpha1.VM
-	22, // 6: gitvirt.agent.v1alpha1.VM.contents:type_name -> gitvirt.agent.v1alpha1.VM.ContentsEntry
-	23, // 7: gitvirt.agent.v1alpha1.VM.claims:type_name -> gitvirt.agent.v1alpha1.VM.ClaimsEntry
-	24, // 8: gitvirt.agent.v1alpha1.VM.host_devices:type_name -> gitvirt.agent.v1alpha1.VM.HostDevicesEntry
-	25, // 9: gitvirt.agent.v1alpha1.Content.values:type_name -> gitvirt.agent.v1alpha1.Content.ValuesEntry
-	11, // 10: gitvirt.agent.v1alpha1.Claim.source_content:type_name -> gitvirt.agent.v1alpha1.Content
-	12, // 11: gitvirt.agent.v1alpha1.Claim.copy_of:type_name -> gitvirt.agent.v1alpha1.Claim
-	14, // 12: gitvirt.agent.v1alpha1.HostDeviceSelector.usb:type_name -> gitvirt.agent.v1alpha1.USBSelector
-	18, // 13: gitvirt.agent.v1alpha1.ListDisksResponse.disks:type_name -> gitvirt.agent.v1alpha1.DataDisk
-	21, // 14: gitvirt.agent.v1alpha1.DeleteDisksResponse.deleted:type_name -> gitvirt.agent.v1alpha1.DeletedDisk
-	11, // 15: gitvirt.agent.v1alpha1.VM.ContentsEntry.value:type_name -> gitvirt.agent.v1alpha1.Content
-	12, // 16: gitvirt.agent.v1alpha1.VM.ClaimsEntry.value:type_name -> gitvirt.agent.v1alpha1.Claim
-	13, // 17: gitvirt.agent.v1alpha1.VM.HostDevicesEntry.value:type_name -> gitvirt.agent.v1alpha1.HostDeviceSelector
-	0,  // 18: gitvirt.agent.v1alpha1.Agent.GetNode:input_type -> gitvirt.agent.v1alpha1.GetNodeRequest
-	2,  // 19: gitvirt.agent.v1alpha1.Agent.Watch:input_type -> gitvirt.agent.v1alpha1.WatchRequest
-	9,  // 20: gitvirt.agent.v1alpha1.Agent.Execute:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
-	16, // 21: gitvirt.agent.v1alpha1.Agent.ListDisks:input_type -> gitvirt.agent.v1alpha1.ListDisksRequest
-	19, // 22: gitvirt.agent.v1alpha1.Agent.DeleteDisks:input_type -> gitvirt.agent.v1alpha1.DeleteDisksRequest
-	1,  // 23: gitvirt.agent.v1alpha1.Agent.GetNode:output_type -> gitvirt.agent.v1alpha1.Node
-	3,  // 24: gitvirt.agent.v1alpha1.Agent.Watch:output_type -> gitvirt.agent.v1alpha1.WatchEvent
-	15, // 25: gitvirt.agent.v1alpha1.Agent.Execute:output_type -> gitvirt.agent.v1alpha1.ExecuteEvent
-	17, // 26: gitvirt.agent.v1alpha1.Agent.ListDisks:output_type -> gitvirt.agent.v1alpha1.ListDisksResponse
-	20, // 27: gitvirt.agent.v1alpha1.Agent.DeleteDisks:output_type -> gitvirt.agent.v1alpha1.DeleteDisksResponse
-	23, // [23:28] is the sub-list for method output_type
-	18, // [18:23] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	5,  // 3: gitvirt.agent.v1alpha1.Synced.capabilities:type_name -> gitvirt.agent.v1alpha1.Capabilities
+	10, // 4: gitvirt.agent.v1alpha1.Domain.drift:type_name -> gitvirt.agent.v1alpha1.Change
+	11, // 5: gitvirt.agent.v1alpha1.Domain.disks:type_name -> gitvirt.agent.v1alpha1.Disk
+	10, // 6: gitvirt.agent.v1alpha1.Domain.running_drift:type_name -> gitvirt.agent.v1alpha1.Change
+	8,  // 7: gitvirt.agent.v1alpha1.Domain.live_refused:type_name -> gitvirt.agent.v1alpha1.LiveRefusal
+	9,  // 8: gitvirt.agent.v1alpha1.Domain.headroom:type_name -> gitvirt.agent.v1alpha1.Headroom
+	20, // 9: gitvirt.agent.v1alpha1.ExecuteRequest.vm:type_name -> gitvirt.agent.v1alpha1.VM
+	32, // 10: gitvirt.agent.v1alpha1.VM.contents:type_name -> gitvirt.agent.v1alpha1.VM.ContentsEntry
+	33, // 11: gitvirt.agent.v1alpha1.VM.claims:type_name -> gitvirt.agent.v1alpha1.VM.ClaimsEntry
+	34, // 12: gitvirt.agent.v1alpha1.VM.host_devices:type_name -> gitvirt.agent.v1alpha1.VM.HostDevicesEntry
+	35, // 13: gitvirt.agent.v1alpha1.Content.values:type_name -> gitvirt.agent.v1alpha1.Content.ValuesEntry
+	21, // 14: gitvirt.agent.v1alpha1.Claim.source_content:type_name -> gitvirt.agent.v1alpha1.Content
+	22, // 15: gitvirt.agent.v1alpha1.Claim.copy_of:type_name -> gitvirt.agent.v1alpha1.Claim
+	24, // 16: gitvirt.agent.v1alpha1.HostDeviceSelector.usb:type_name -> gitvirt.agent.v1alpha1.USBSelector
+	28, // 17: gitvirt.agent.v1alpha1.ListDisksResponse.disks:type_name -> gitvirt.agent.v1alpha1.DataDisk
+	31, // 18: gitvirt.agent.v1alpha1.DeleteDisksResponse.deleted:type_name -> gitvirt.agent.v1alpha1.DeletedDisk
+	21, // 19: gitvirt.agent.v1alpha1.VM.ContentsEntry.value:type_name -> gitvirt.agent.v1alpha1.Content
+	22, // 20: gitvirt.agent.v1alpha1.VM.ClaimsEntry.value:type_name -> gitvirt.agent.v1alpha1.Claim
+	23, // 21: gitvirt.agent.v1alpha1.VM.HostDevicesEntry.value:type_name -> gitvirt.agent.v1alpha1.HostDeviceSelector
+	0,  // 22: gitvirt.agent.v1alpha1.Agent.GetNode:input_type -> gitvirt.agent.v1alpha1.GetNodeRequest
+	2,  // 23: gitvirt.agent.v1alpha1.Agent.Watch:input_type -> gitvirt.agent.v1alpha1.WatchRequest
+	12, // 24: gitvirt.agent.v1alpha1.Agent.Execute:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
+	12, // 25: gitvirt.agent.v1alpha1.Agent.Check:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
+	14, // 26: gitvirt.agent.v1alpha1.Agent.Await:input_type -> gitvirt.agent.v1alpha1.AwaitRequest
+	16, // 27: gitvirt.agent.v1alpha1.Agent.ReadConsole:input_type -> gitvirt.agent.v1alpha1.ReadConsoleRequest
+	18, // 28: gitvirt.agent.v1alpha1.Agent.ReadDomain:input_type -> gitvirt.agent.v1alpha1.ReadDomainRequest
+	26, // 29: gitvirt.agent.v1alpha1.Agent.ListDisks:input_type -> gitvirt.agent.v1alpha1.ListDisksRequest
+	29, // 30: gitvirt.agent.v1alpha1.Agent.DeleteDisks:input_type -> gitvirt.agent.v1alpha1.DeleteDisksRequest
+	1,  // 31: gitvirt.agent.v1alpha1.Agent.GetNode:output_type -> gitvirt.agent.v1alpha1.Node
+	3,  // 32: gitvirt.agent.v1alpha1.Agent.Watch:output_type -> gitvirt.agent.v1alpha1.WatchEvent
+	25, // 33: gitvirt.agent.v1alpha1.Agent.Execute:output_type -> gitvirt.agent.v1alpha1.ExecuteEvent
+	13, // 34: gitvirt.agent.v1alpha1.Agent.Check:output_type -> gitvirt.agent.v1alpha1.CheckResponse
+	15, // 35: gitvirt.agent.v1alpha1.Agent.Await:output_type -> gitvirt.agent.v1alpha1.AwaitResponse
+	17, // 36: gitvirt.agent.v1alpha1.Agent.ReadConsole:output_type -> gitvirt.agent.v1alpha1.ReadConsoleResponse
+	19, // 37: gitvirt.agent.v1alpha1.Agent.ReadDomain:output_type -> gitvirt.agent.v1alpha1.ReadDomainResponse
+	27, // 38: gitvirt.agent.v1alpha1.Agent.ListDisks:output_type -> gitvirt.agent.v1alpha1.ListDisksResponse
+	30, // 39: gitvirt.agent.v1alpha1.Agent.DeleteDisks:output_type -> gitvirt.agent.v1alpha1.DeleteDisksResponse
+	31, // [31:40] is the sub-list for method output_type
+	22, // [22:31] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_nodeagent_api_agent_proto_init() }
@@ -2043,7 +2752,7 @@ func file_nodeagent_api_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nodeagent_api_agent_proto_rawDesc), len(file_nodeagent_api_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,10 @@ const (
 	Agent_GetNode_FullMethodName     = "/gitvirt.agent.v1alpha1.Agent/GetNode"
 	Agent_Watch_FullMethodName       = "/gitvirt.agent.v1alpha1.Agent/Watch"
 	Agent_Execute_FullMethodName     = "/gitvirt.agent.v1alpha1.Agent/Execute"
+	Agent_Check_FullMethodName       = "/gitvirt.agent.v1alpha1.Agent/Check"
+	Agent_Await_FullMethodName       = "/gitvirt.agent.v1alpha1.Agent/Await"
+	Agent_ReadConsole_FullMethodName = "/gitvirt.agent.v1alpha1.Agent/ReadConsole"
+	Agent_ReadDomain_FullMethodName  = "/gitvirt.agent.v1alpha1.Agent/ReadDomain"
 	Agent_ListDisks_FullMethodName   = "/gitvirt.agent.v1alpha1.Agent/ListDisks"
 	Agent_DeleteDisks_FullMethodName = "/gitvirt.agent.v1alpha1.Agent/DeleteDisks"
 )
@@ -43,6 +47,16 @@ type AgentClient interface {
 	// INVALID_ARGUMENT and FAILED_PRECONDITION when trying again without a change cannot help, RESOURCE_EXHAUSTED
 	// when the host lacks space or memory.
 	Execute(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExecuteEvent], error)
+	// Check says what would keep a step from being carried out now, and changes nothing: the definition is validated, and space,
+	// memory, CPUs, images, names and what can be done live are looked at.
+	Check(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (*CheckResponse, error)
+	// Await waits until a guest is ready in the asked way. It ends with DEADLINE_EXCEEDED when that takes too long and with
+	// FAILED_PRECONDITION when it cannot happen any more, such as in a guest that is off.
+	Await(ctx context.Context, in *AwaitRequest, opts ...grpc.CallOption) (*AwaitResponse, error)
+	// ReadConsole returns the last lines of a guest's serial console. They may hold anything that the guest prints.
+	ReadConsole(ctx context.Context, in *ReadConsoleRequest, opts ...grpc.CallOption) (*ReadConsoleResponse, error)
+	// ReadDomain returns the definition of a domain, also of one that is not gitvirt's; nothing secret is in it.
+	ReadDomain(ctx context.Context, in *ReadDomainRequest, opts ...grpc.CallOption) (*ReadDomainResponse, error)
 	// ListDisks lists every disk that holds data, those whose VM is gone included.
 	ListDisks(ctx context.Context, in *ListDisksRequest, opts ...grpc.CallOption) (*ListDisksResponse, error)
 	// DeleteDisks deletes exactly the named disks; a disk of a VM that exists is refused.
@@ -105,6 +119,46 @@ func (c *agentClient) Execute(ctx context.Context, in *ExecuteRequest, opts ...g
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agent_ExecuteClient = grpc.ServerStreamingClient[ExecuteEvent]
 
+func (c *agentClient) Check(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (*CheckResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckResponse)
+	err := c.cc.Invoke(ctx, Agent_Check_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentClient) Await(ctx context.Context, in *AwaitRequest, opts ...grpc.CallOption) (*AwaitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AwaitResponse)
+	err := c.cc.Invoke(ctx, Agent_Await_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentClient) ReadConsole(ctx context.Context, in *ReadConsoleRequest, opts ...grpc.CallOption) (*ReadConsoleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadConsoleResponse)
+	err := c.cc.Invoke(ctx, Agent_ReadConsole_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentClient) ReadDomain(ctx context.Context, in *ReadDomainRequest, opts ...grpc.CallOption) (*ReadDomainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadDomainResponse)
+	err := c.cc.Invoke(ctx, Agent_ReadDomain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *agentClient) ListDisks(ctx context.Context, in *ListDisksRequest, opts ...grpc.CallOption) (*ListDisksResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListDisksResponse)
@@ -140,6 +194,16 @@ type AgentServer interface {
 	// INVALID_ARGUMENT and FAILED_PRECONDITION when trying again without a change cannot help, RESOURCE_EXHAUSTED
 	// when the host lacks space or memory.
 	Execute(*ExecuteRequest, grpc.ServerStreamingServer[ExecuteEvent]) error
+	// Check says what would keep a step from being carried out now, and changes nothing: the definition is validated, and space,
+	// memory, CPUs, images, names and what can be done live are looked at.
+	Check(context.Context, *ExecuteRequest) (*CheckResponse, error)
+	// Await waits until a guest is ready in the asked way. It ends with DEADLINE_EXCEEDED when that takes too long and with
+	// FAILED_PRECONDITION when it cannot happen any more, such as in a guest that is off.
+	Await(context.Context, *AwaitRequest) (*AwaitResponse, error)
+	// ReadConsole returns the last lines of a guest's serial console. They may hold anything that the guest prints.
+	ReadConsole(context.Context, *ReadConsoleRequest) (*ReadConsoleResponse, error)
+	// ReadDomain returns the definition of a domain, also of one that is not gitvirt's; nothing secret is in it.
+	ReadDomain(context.Context, *ReadDomainRequest) (*ReadDomainResponse, error)
 	// ListDisks lists every disk that holds data, those whose VM is gone included.
 	ListDisks(context.Context, *ListDisksRequest) (*ListDisksResponse, error)
 	// DeleteDisks deletes exactly the named disks; a disk of a VM that exists is refused.
@@ -162,6 +226,18 @@ func (UnimplementedAgentServer) Watch(*WatchRequest, grpc.ServerStreamingServer[
 }
 func (UnimplementedAgentServer) Execute(*ExecuteRequest, grpc.ServerStreamingServer[ExecuteEvent]) error {
 	return status.Error(codes.Unimplemented, "method Execute not implemented")
+}
+func (UnimplementedAgentServer) Check(context.Context, *ExecuteRequest) (*CheckResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Check not implemented")
+}
+func (UnimplementedAgentServer) Await(context.Context, *AwaitRequest) (*AwaitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Await not implemented")
+}
+func (UnimplementedAgentServer) ReadConsole(context.Context, *ReadConsoleRequest) (*ReadConsoleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadConsole not implemented")
+}
+func (UnimplementedAgentServer) ReadDomain(context.Context, *ReadDomainRequest) (*ReadDomainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadDomain not implemented")
 }
 func (UnimplementedAgentServer) ListDisks(context.Context, *ListDisksRequest) (*ListDisksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDisks not implemented")
@@ -230,6 +306,78 @@ func _Agent_Execute_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agent_ExecuteServer = grpc.ServerStreamingServer[ExecuteEvent]
 
+func _Agent_Check_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExecuteRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).Check(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_Check_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).Check(ctx, req.(*ExecuteRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Agent_Await_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AwaitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).Await(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_Await_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).Await(ctx, req.(*AwaitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Agent_ReadConsole_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadConsoleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).ReadConsole(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_ReadConsole_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).ReadConsole(ctx, req.(*ReadConsoleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Agent_ReadDomain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadDomainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).ReadDomain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_ReadDomain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).ReadDomain(ctx, req.(*ReadDomainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Agent_ListDisks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListDisksRequest)
 	if err := dec(in); err != nil {
@@ -276,6 +424,22 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetNode",
 			Handler:    _Agent_GetNode_Handler,
+		},
+		{
+			MethodName: "Check",
+			Handler:    _Agent_Check_Handler,
+		},
+		{
+			MethodName: "Await",
+			Handler:    _Agent_Await_Handler,
+		},
+		{
+			MethodName: "ReadConsole",
+			Handler:    _Agent_ReadConsole_Handler,
+		},
+		{
+			MethodName: "ReadDomain",
+			Handler:    _Agent_ReadDomain_Handler,
 		},
 		{
 			MethodName: "ListDisks",

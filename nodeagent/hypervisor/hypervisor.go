@@ -106,6 +106,8 @@ var (
 	ErrInvalid = errors.New("definition refused")
 	// ErrConflict: the name or UUID belongs to another domain.
 	ErrConflict = errors.New("another domain has this name or UUID")
+	// ErrRefused: the hypervisor or the guest refuses to be changed while it runs; a restart would do it.
+	ErrRefused = errors.New("the running guest cannot be changed")
 	// ErrNoAgent: no guest agent answers: the guest is off or paused, still boots, has none, or the agent hangs.
 	ErrNoAgent = errors.New("no guest agent answers")
 )
@@ -129,6 +131,25 @@ type Hypervisor interface {
 	// and, when the domain is active, in the running one. An empty xml removes it. Elements of xml that have no
 	// namespace get this one, with the prefix.
 	SetMetadata(ctx context.Context, name, prefix, uri, xml string) error
+	// Validate checks a definition as Define does, against libvirt's schema and its drivers, and leaves no trace. What Define
+	// would refuse is ErrInvalid or ErrConflict.
+	Validate(ctx context.Context, xml string) error
+	// AttachDevice gives a running guest a device, named by its element of domain XML. Like all of the following it does not
+	// touch the persistent definition, and is ErrRefused when this guest cannot be changed so while it runs.
+	AttachDevice(ctx context.Context, name, device string) error
+	// DetachDevice takes a device from a running guest and returns when the guest has let go of it. A guest that does not
+	// until ctx ends, or for 30 s, is ErrRefused: it may still do so later. A device that is not there is no error.
+	DetachDevice(ctx context.Context, name, device string) error
+	// UpdateDevice changes a device of a running guest in place: the medium of a CD-ROM, the link of an interface, the
+	// requested size of a virtio-mem device.
+	UpdateDevice(ctx context.Context, name, device string) error
+	// SetVCPUs gives a running guest vCPUs, at most those it was started for.
+	SetVCPUs(ctx context.Context, name string, count uint) error
+	// SetMemory sets the target of a running guest's balloon, in KiB. The guest follows when it can.
+	SetMemory(ctx context.Context, name string, kib uint64) error
+	// ResizeDisk lets the disk of a target ("vda") of a running guest grow to a size in bytes; the image grows with it. It never
+	// shrinks.
+	ResizeDisk(ctx context.Context, name, target string, bytes uint64) error
 	// Undefine removes the persistent definition with its managed save; an absent domain is no error. Disks, the file of its
 	// UEFI variables and the state of a TPM that is persistent are not touched. An active domain becomes transient.
 	Undefine(ctx context.Context, name string) error
