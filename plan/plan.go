@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gitvirt/gitvirt/schemas"
@@ -240,6 +241,13 @@ type Summary struct {
 	Blocked    int `json:"blocked"`
 	// Drifted is the number of objects that somebody changed behind our back.
 	Drifted int `json:"drifted"`
+}
+
+// Approvable reports whether an approval would let the step happen, or let it come closer.
+func (s *Step) Approvable() bool {
+	return s.Blocked == "" && slices.ContainsFunc(s.Waits, func(w Wait) bool {
+		return w.For == WaitApproval || w.For == WaitWindow || w.For == WaitBudget
+	})
 }
 
 // Runs reports whether the step is carried out: nothing blocks it and it waits for nothing.

@@ -47,6 +47,8 @@ const (
 	HostKnown           Reason = "HostKnown"
 	StatusPublished     Reason = "StatusPublished"
 	StatusPublishFailed Reason = "StatusPublishFailed"
+	PlanApproved        Reason = "PlanApproved"
+	ApprovalFailed      Reason = "ApprovalFailed" // the approvals cannot be read
 )
 
 // Event is something that happened, possibly several times.

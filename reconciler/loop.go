@@ -35,6 +35,8 @@ type loop struct {
 	desired   *schemas.Desired
 	problems  map[schemas.Address]string
 	pollError string
+	// approvals are those of the status branch.
+	approvals []status.Approval
 
 	observed plan.Observed
 	// known are the domains as they were when the host could last be read.
@@ -54,7 +56,7 @@ func newLoop(r *Reconciler) *loop {
 func (l *loop) now() time.Time { return l.r.config.Clock.Now() }
 
 // run reacts until ctx ends, and then waits for the workers.
-func (l *loop) run(ctx context.Context, polls <-chan poll) {
+func (l *loop) run(ctx context.Context, polls <-chan poll, approvals <-chan []status.Approval) {
 	defer l.workers.running.Wait()
 	var notes <-chan Note
 	if notifier, ok := l.r.platform.(Notifier); ok {
@@ -74,6 +76,8 @@ func (l *loop) run(ctx context.Context, polls <-chan poll) {
 		case <-timer.C():
 		case p := <-polls:
 			l.polled(p)
+		case found := <-approvals:
+			l.approved(found)
 		case <-l.r.platform.Changed():
 			l.dirty = true
 		case o := <-l.workers.done:

@@ -125,6 +125,8 @@ type Reconciler struct {
 	// unpublished is since when the status branch is behind, in Unix nanoseconds; 0 when it is not.
 	unpublished atomic.Int64
 	nudges      chan struct{}
+	// approvalNudges is nudges for the approver.
+	approvalNudges chan struct{}
 	views       chan struct{} // tells the publisher of a new view
 	// doing is what is being done right now: an address and a text.
 	doing sync.Map
@@ -141,7 +143,7 @@ func New(source Source, platform Platform, config Config) (*Reconciler, error) {
 	}
 	r := &Reconciler{
 		source: source, platform: platform, config: config, events: newRecorder(),
-		nudges: make(chan struct{}, 1), views: make(chan struct{}, 1),
+		nudges: make(chan struct{}, 1), approvalNudges: make(chan struct{}, 1), views: make(chan struct{}, 1),
 	}
 	r.metrics = newMetrics(r)
 	r.view.Store(&View{Time: config.Clock.Now()})
@@ -158,16 +160,20 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	polls := make(chan poll)
 	running.Go(func() { newPoller(r).run(ctx, polls) })
 	running.Go(func() { newPublisher(r).run(ctx) })
+	approvals := make(chan []status.Approval)
+	running.Go(func() { (&approver{r: r}).run(ctx, approvals) })
 	l := newLoop(r)
-	l.run(ctx, polls)
+	l.run(ctx, polls, approvals)
 	return nil
 }
 
-// Nudge polls now, as when a webhook says that the source has changed.
+// Nudge polls now, as when a webhook says that the source has changed, or that somebody has approved something.
 func (r *Reconciler) Nudge() {
-	select {
-	case r.nudges <- struct{}{}:
-	default:
+	for _, nudges := range []chan struct{}{r.nudges, r.approvalNudges} {
+		select {
+		case nudges <- struct{}{}:
+		default:
+		}
 	}
 }
 

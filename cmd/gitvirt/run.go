@@ -179,6 +179,14 @@ func (b statusBranch) Publish(ctx context.Context, files map[string][]byte, mess
 	return result.Changed, err
 }
 
+// ReadFolder returns the files below a folder of the branch.
+func (b statusBranch) ReadFolder(ctx context.Context, folder, known string) (map[string][]byte, string, error) {
+	if b.branch == b.follows {
+		return nil, "", errOwnBranch
+	}
+	return b.publisher.ReadFolder(ctx, b.branch, folder, known)
+}
+
 // controlled is the host with what only the controller asks for.
 type controlled struct{ *host.Host }
 

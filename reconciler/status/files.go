@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -13,12 +14,16 @@ import (
 const (
 	// TablePath is the table for people.
 	TablePath = "README.md"
+	// PlanPath is the plan, as long as steps of it wait for somebody.
+	PlanPath = "plan.json"
 	vmFolder  = "vms/"
 	vmSuffix  = ".yaml"
 )
 
 // Owned reports whether a path of the status branch is gitvirt's: what is not is left alone.
-func Owned(path string) bool { return path == TablePath || strings.HasPrefix(path, vmFolder) }
+func Owned(path string) bool {
+	return path == TablePath || path == PlanPath || strings.HasPrefix(path, vmFolder)
+}
 
 // Path returns where the status of a machine is written, and false for a broken manifest's name that cannot be a path.
 func Path(address schemas.Address) (string, bool) {
@@ -52,6 +57,8 @@ type Fleet struct {
 	Broken schemas.Diagnostics
 	// KeptDisks are disks with data whose machine is gone.
 	KeptDisks []KeptDisk
+	// Plan is written while steps of it wait for an approval; nil for none.
+	Plan *plan.Plan
 }
 
 // Files returns the files of the status branch, by path.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -17,75 +18,93 @@ import (
 // Read returns the files of a branch by path. A branch that does not exist is an ErrEmpty. Symbolic links and submodules
 // are left out.
 func (p *Publisher) Read(ctx context.Context, branch string) (map[string][]byte, error) {
+	files, _, err := p.ReadFolder(ctx, branch, "", "")
+	return files, err
+}
+
+// ReadFolder is Read for the files below one folder ("approvals/"; "" for all), with the commit that they are of. When the
+// branch is still at the commit known, it returns no files and asks the server only where the branch is.
+func (p *Publisher) ReadFolder(ctx context.Context, branch, folder, known string) (files map[string][]byte, commit string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	files, err := p.read(ctx, branch)
-	if err != nil {
-		return nil, p.fail(ctx, "reading "+branch, err)
+	r := &reading{p: p, branch: branch, folder: folder, known: known}
+	if err := r.run(ctx); err != nil {
+		return nil, "", p.fail(ctx, "reading "+branch, err)
 	}
-	return files, nil
+	return r.files, r.commit, nil
 }
 
-func (p *Publisher) read(ctx context.Context, branch string) (map[string][]byte, error) {
-	m, err := newMirror(p.parent, p.display, branch, "status")
+// reading is one ReadFolder.
+type reading struct {
+	p                     *Publisher
+	branch, folder, known string
+	commit                string
+	files                 map[string][]byte
+}
+
+func (r *reading) run(ctx context.Context) error {
+	m, err := newMirror(r.p.parent, r.p.display, r.branch, "status")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	unlock, err := m.lock(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
-	st, err := p.openMirror(m)
+	st, err := r.p.openMirror(m)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	files, err := p.readTip(ctx, st, branch)
+	err = r.readTip(ctx, st)
 	if cerr := st.Close(); err == nil && cerr != nil {
 		err = cerr
 	}
 	if !errors.Is(err, errDamaged) {
-		return files, err
+		return err
 	}
-	if st, err = m.create(m.dir, p.cfg.Limits.FileBytes); err != nil {
-		return nil, err
+	if st, err = m.create(m.dir, r.p.cfg.Limits.FileBytes); err != nil {
+		return err
 	}
 	defer func() { _ = st.Close() }() // it was only read
-	return p.readTip(ctx, st, branch)
+	return r.readTip(ctx, st)
 }
 
-func (p *Publisher) readTip(ctx context.Context, st *store, branch string) (map[string][]byte, error) {
-	tip, err := p.fetchTip(ctx, st, plumbing.NewBranchReferenceName(branch))
+func (r *reading) readTip(ctx context.Context, st *store) error {
+	tip, err := r.p.fetchTip(ctx, st, plumbing.NewBranchReferenceName(r.branch))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if tip.IsZero() {
-		return nil, &sources.Error{Kind: sources.ErrEmpty, Op: "reading " + branch, Err: errNoBranch, Fix: "publish to it first"}
+		return &sources.Error{Kind: sources.ErrEmpty, Op: "reading " + r.branch, Err: errNoBranch, Fix: "publish to it first"}
+	}
+	if r.commit = tip.String(); r.commit == r.known {
+		return nil
 	}
 	root, err := commitTree(st, tip)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	entries, err := flatten(st, root)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	files := make(map[string][]byte, len(entries.blobs))
+	r.files = make(map[string][]byte, len(entries.blobs))
 	for name, e := range entries.blobs {
-		if e.Mode != filemode.Regular && e.Mode != filemode.Executable {
+		if (e.Mode != filemode.Regular && e.Mode != filemode.Executable) || !strings.HasPrefix(name, r.folder) {
 			continue
 		}
 		blob, err := st.EncodedObject(plumbing.BlobObject, e.Hash)
 		if err != nil {
-			return nil, damaged(err)
+			return damaged(err)
 		}
-		if files[name], err = readBlob(blob); err != nil {
-			return nil, damaged(err)
+		if r.files[name], err = readBlob(blob); err != nil {
+			return damaged(err)
 		}
 	}
-	return files, nil
+	return nil
 }
 
 // openMirror opens the publisher's mirror; one of too many packs is dropped, to be fetched again without its history.

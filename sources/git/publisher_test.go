@@ -348,3 +348,26 @@ func TestPublishFaults(t *testing.T) {
 		})
 	}
 }
+
+// TestReadFolder reads only what it is asked for, and nothing when the branch has not moved.
+func TestReadFolder(t *testing.T) {
+	r := gittest.NewRepo(t)
+	p := publisher(t, git.Config{URL: r.Dir})
+	publish(t, p, "vms", map[string]string{"a.yaml": "a"})
+	first := publish(t, p, "approvals", map[string]string{"1.yaml": "one"})
+	reader := publisher(t, git.Config{URL: r.Dir})
+	files, commit, err := reader.ReadFolder(t.Context(), status, "approvals/", "")
+	if err != nil || commit != first.Commit {
+		t.Fatalf("commit %s, error %v; wanted %s", commit, err, first.Commit)
+	}
+	if diff := cmp.Diff(map[string][]byte{"approvals/1.yaml": []byte("one")}, files); diff != "" {
+		t.Error(diff)
+	}
+	if files, commit, err := reader.ReadFolder(t.Context(), status, "approvals/", commit); err != nil || files != nil || commit != first.Commit {
+		t.Errorf("of a branch that has not moved: %v, %s, %v", files, commit, err)
+	}
+	second := publish(t, p, "approvals", map[string]string{"1.yaml": "one", "2.yaml": "two"})
+	if files, commit, err := reader.ReadFolder(t.Context(), status, "approvals/", commit); err != nil || len(files) != 2 || commit != second.Commit {
+		t.Errorf("of a branch that has moved: %v, %s, %v", files, commit, err)
+	}
+}

@@ -1,0 +1,97 @@
+package status
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// ApprovalFolder is where the status branch keeps approvals. gitvirt reads what is there and adds to it; it changes and
+// removes nothing.
+const ApprovalFolder = "approvals/"
+
+// Approval says that somebody lets steps of a plan happen. It is bound to the steps by their IDs, which are hashes of
+// everything that they do: a step that becomes another one is not approved any more.
+type Approval struct {
+	// Plan is the ID of the plan that was approved, Fleet and Revision are what it was for.
+	Plan     string `json:"plan"`
+	Fleet    string `json:"fleet"`
+	Revision string `json:"revision"`
+	// By is who approved, as git names people: "Name <email>".
+	By string `json:"by"`
+	// At is when, in whole seconds, UTC.
+	At    time.Time      `json:"at"`
+	Steps []ApprovedStep `json:"steps"`
+}
+
+// ApprovedStep is a step that was approved, with what people saw of it.
+type ApprovedStep struct {
+	ID          string           `json:"id"`
+	Address     schemas.Address  `json:"address"`
+	Action      plan.Action      `json:"action"`
+	Consequence plan.Consequence `json:"consequence"`
+	Summary     string           `json:"summary,omitempty"`
+}
+
+// approvalFile is an Approval as a file.
+type approvalFile struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Approval   Approval `json:"approval"`
+}
+
+const kindApproval = "PlanApproval"
+
+// Path is where the approval is written: by time, so that a listing reads in order, and by plan.
+func (a *Approval) Path() string {
+	return ApprovalFolder + a.At.UTC().Format("20060102T150405Z") + "-" + shortID(a.Plan) + ".yaml"
+}
+
+// shortID cuts an ID to what people compare at a glance.
+func shortID(id string) string { return id[:min(len(id), 12)] }
+
+// YAML returns the approval as a file.
+func (a *Approval) YAML() ([]byte, error) {
+	content, err := yaml.Marshal(approvalFile{APIVersion: apiVersion, Kind: kindApproval, Approval: *a})
+	if err != nil {
+		return nil, fmt.Errorf("writing the approval of plan %s: %w", a.Plan, err)
+	}
+	return content, nil
+}
+
+// Subject is the first line of the commit that records the approval.
+func (a *Approval) Subject() string {
+	if len(a.Steps) == 1 {
+		step := a.Steps[0]
+		return cut(fmt.Sprintf("Approve plan %s: %s %s/%s", shortID(a.Plan), step.Action, step.Address.Namespace, step.Address.Name), 200)
+	}
+	return fmt.Sprintf("Approve plan %s: %d steps", shortID(a.Plan), len(a.Steps))
+}
+
+// ReadApprovals reads the approvals among the files of a status branch, ordered by path, which is by time. Files that are
+// no approval are told, by path, and approve nothing.
+func ReadApprovals(files map[string][]byte) (approvals []Approval, problems []string) {
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasPrefix(path, ApprovalFolder) || !strings.HasSuffix(path, ".yaml") {
+			continue
+		}
+		var file approvalFile
+		if err := yaml.UnmarshalStrict(files[path], &file); err != nil {
+			problems = append(problems, path+": it cannot be read as an approval: "+OneLine(err.Error()))
+			continue
+		}
+		if file.APIVersion != apiVersion || file.Kind != kindApproval {
+			problems = append(problems, fmt.Sprintf("%s: it is %s %s, and not an approval (%s %s)", path, OneLine(file.APIVersion), OneLine(file.Kind), apiVersion, kindApproval))
+			continue
+		}
+		approvals = append(approvals, file.Approval)
+	}
+	return approvals, problems
+}
