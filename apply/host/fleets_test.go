@@ -1,0 +1,231 @@
+package host_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"math/rand"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/schemas/schemastest"
+)
+
+// The rounds of TestFleets: each draws a fleet and edits it several times.
+const fleetRounds = 12
+
+// TestFleets holds what is true of every fleet and every edit of it, with the real agent on the fake hypervisor: after an
+// apply the plan is empty, the order of files and domains decides nothing, twice equals once, and no rendering holds a
+// byte of a secret.
+func TestFleets(t *testing.T) {
+	eachRound(t, func(rt *rapid.T) {
+		s := newFleetStory(t, rt)
+		defer s.stop()
+		fleet := schemastest.Draw(rt)
+		for range 4 {
+			want := assemble(rt, fleet)
+			p := s.orderDecidesNothing(want, fleet)
+			s.showsNoSecret(p, fleet)
+			s.applied(p, want)
+			s.appliedAgain(p, want)
+			fleet = fleet.Edit(rt)
+		}
+	})
+}
+
+// TestInterruptedFleets kills the agent before a drawn call of the hypervisor in the middle of applying an edit, starts it
+// again and goes on: the end is the same.
+func TestInterruptedFleets(t *testing.T) {
+	eachRound(t, func(rt *rapid.T) {
+		s := newFleetStory(t, rt)
+		defer func() { s.stop() }()
+		fleet := schemastest.Draw(rt)
+		s.becomes(assemble(rt, fleet))
+		for range 2 {
+			fleet = fleet.Edit(rt)
+			want := assemble(rt, fleet)
+			p := s.plan(want)
+			s.killedBefore(rapid.IntRange(0, 30).Draw(rt, "call"))
+			_ = s.apply(p) // it may have been killed
+			for _, method := range changing {
+				s.hypervisor.Fail(method, nil)
+			}
+			s.restart()
+			s.becomes(want)
+		}
+	})
+}
+
+// eachRound is rapid.Check for a story that takes seconds: fewer rounds, GITVIRT_ROUNDS says how many.
+func eachRound(t *testing.T, story func(*rapid.T)) {
+	t.Helper()
+	rounds := fleetRounds
+	if more, err := strconv.Atoi(os.Getenv("GITVIRT_ROUNDS")); err == nil {
+		rounds = more
+	}
+	failed := false
+	rapid.Check(t, func(rt *rapid.T) {
+		if rounds--; rounds < 0 && !failed {
+			return // what failed is tried again, to make it smaller
+		}
+		done := false
+		defer func() { failed = failed || !done }()
+		story(rt)
+		done = true
+	})
+}
+
+func assemble(t *rapid.T, fleet schemastest.Fleet) *schemas.Desired {
+	want := schemas.Assemble(fleet.Files())
+	if want.Diagnostics.Errors() > 0 {
+		t.Fatal(want.Diagnostics)
+	}
+	return want
+}
+
+// fleetStory is a rig of one round.
+type fleetStory struct {
+	*rig
+	rt *rapid.T
+}
+
+func newFleetStory(t *testing.T, rt *rapid.T) *fleetStory {
+	t.Helper()
+	r := &rig{t: t, hypervisor: fake.New(), dir: t.TempDir()}
+	r.start()
+	return &fleetStory{rig: r, rt: rt}
+}
+
+// known waits for a picture of the host that satisfies a condition.
+func (s *fleetStory) known(what string, condition func(plan.Observed) bool) plan.Observed {
+	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		if observed := s.host.Observed(); observed.Unknown == "" && condition(observed) {
+			return observed
+		}
+	}
+	s.rt.Fatalf("the host is never %s: %+v", what, s.host.Observed())
+	return plan.Observed{}
+}
+
+// orderDecidesNothing plans twice, with everything in another order, and returns the plan.
+func (s *fleetStory) orderDecidesNothing(want *schemas.Desired, fleet schemastest.Fleet) *plan.Plan {
+	s.known("known", func(plan.Observed) bool { return true })
+	p := s.build(want)
+	files := fleet.Files()
+	random := rand.New(rand.NewSource(rapid.Int64().Draw(s.rt, "order"))) //nolint:gosec // an order, not a secret
+	random.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
+	if other := s.build(schemas.Assemble(files)); other.ID != p.ID {
+		s.rt.Fatalf("the order of the files makes another plan: %s and %s", s.text(p), s.text(other))
+	}
+	return p
+}
+
+func (s *fleetStory) build(want *schemas.Desired) *plan.Plan {
+	p, err := plan.Build(want, s.host.Observed(), plan.Options{Revision: "rev"})
+	if err != nil {
+		s.rt.Fatal(err)
+	}
+	return p
+}
+
+func (s *fleetStory) text(p *plan.Plan) string {
+	var out bytes.Buffer
+	if err := p.Text(&out, plan.TextOptions{}); err != nil {
+		s.rt.Fatal(err)
+	}
+	return out.String()
+}
+
+func (s *fleetStory) showsNoSecret(p *plan.Plan, fleet schemastest.Fleet) {
+	encoded, err := json.Marshal(p)
+	if err != nil {
+		s.rt.Fatal(err)
+	}
+	for _, secret := range fleet.Secrets() {
+		for name, rendering := range map[string]string{"text": s.text(p), "JSON": string(encoded)} {
+			if strings.Contains(rendering, secret) {
+				s.rt.Fatalf("the %s holds %q:\n%s", name, secret, rendering)
+			}
+		}
+	}
+}
+
+// applied carries the plan out; then nothing is left to do.
+func (s *fleetStory) applied(p *plan.Plan, want *schemas.Desired) {
+	if err := s.apply(p); err != nil {
+		s.rt.Fatalf("%v\nof\n%s", err, s.text(p))
+	}
+	s.known("as wanted after\n"+s.text(p), func(plan.Observed) bool { return settled(s.build(want)) })
+}
+
+// settled reports whether nothing is left to do but what waits for people: a guest that only they restart.
+func settled(p *plan.Plan) bool {
+	for i := range p.Steps {
+		if p.Steps[i].Reason != plan.ReasonPendingRestart || p.Steps[i].Blocked == "" {
+			return false
+		}
+	}
+	return p.Unknown == ""
+}
+
+// becomes plans and applies until nothing is left to do.
+func (s *fleetStory) becomes(want *schemas.Desired) {
+	var last error
+	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		p := s.build(want)
+		if settled(p) {
+			return
+		}
+		last = s.apply(p)
+	}
+	s.rt.Fatalf("does not become what is wanted: %v\n%s", last, s.text(s.build(want)))
+}
+
+// appliedAgain carries the plan out once more: whatever the agent says, nothing happens.
+func (s *fleetStory) appliedAgain(p *plan.Plan, want *schemas.Desired) {
+	runs := map[string]string{}
+	for _, domain := range s.host.Observed().Domains {
+		runs[domain.Name] = s.live(domain.Name)
+	}
+	results := apply.Run(context.Background(), apply.Target{Fleet: p.Fleet, Revision: p.Revision}, p.Executable(), s.host, apply.Options{})
+	for _, result := range results {
+		if result.Err == nil && result.Step.Action != plan.ActionDestroy {
+			s.rt.Logf("%s of %s was carried out twice", result.Step.Action, result.Step.Address)
+		}
+	}
+	for name, run := range runs {
+		if now := s.live(name); now != run {
+			s.rt.Fatalf("the second apply restarted %s", name)
+		}
+	}
+	if again := s.build(want); !settled(again) {
+		s.rt.Fatalf("the second apply left something to do:\n%s", s.text(again))
+	}
+}
+
+// changing are the hypervisor's methods that change something.
+var changing = []fake.Method{fake.Define, fake.SetPower, fake.SetMetadata, fake.Undefine}
+
+// killedBefore ends the agent in the middle of the n-th call of the hypervisor that changes something.
+func (s *fleetStory) killedBefore(n int) {
+	calls := 0
+	for _, method := range changing {
+		s.hypervisor.Fail(method, func(ctx context.Context, _ string) error {
+			if calls++; calls-1 < n {
+				return nil
+			}
+			s.end()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	}
+}
