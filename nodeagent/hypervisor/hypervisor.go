@@ -108,6 +108,8 @@ var (
 	ErrConflict = errors.New("another domain has this name or UUID")
 	// ErrRefused: the hypervisor or the guest refuses to be changed while it runs; a restart would do it.
 	ErrRefused = errors.New("the running guest cannot be changed")
+	// ErrNotRunning: the domain is off, so there is no guest to change; the next start uses the persistent definition.
+	ErrNotRunning = errors.New("the domain is not running")
 	// ErrNoAgent: no guest agent answers: the guest is off or paused, still boots, has none, or the agent hangs.
 	ErrNoAgent = errors.New("no guest agent answers")
 )
@@ -131,24 +133,35 @@ type Hypervisor interface {
 	// and, when the domain is active, in the running one. An empty xml removes it. Elements of xml that have no
 	// namespace get this one, with the prefix.
 	SetMetadata(ctx context.Context, name, prefix, uri, xml string) error
-	// Validate checks a definition as Define does, against libvirt's schema and its drivers, and leaves no trace. What Define
-	// would refuse is ErrInvalid or ErrConflict.
+	// Validate checks a definition as Define does, against libvirt's schema and its drivers, and leaves no trace: no domain, no
+	// event, no file, also when the caller is killed in the middle. What Define would refuse is ErrInvalid or ErrConflict.
+	// Like Define it does not look at what only a start needs, such as files and networks.
 	Validate(ctx context.Context, xml string) error
-	// AttachDevice gives a running guest a device, named by its element of domain XML. Like all of the following it does not
-	// touch the persistent definition, and is ErrRefused when this guest cannot be changed so while it runs.
+	// AttachDevice gives a running guest a device, named by its element of domain XML. Like all of the following it never
+	// touches the persistent definition. It is ErrRefused when this guest cannot be changed so while it runs, with the
+	// hypervisor's reason, ErrNotRunning when the domain is off, ErrInvalid when the element is not XML or means nothing. What
+	// has no kind may work another time, such as when another change of the domain takes long. When it returns, the
+	// hardware is there; the guest's drivers may need another moment.
 	AttachDevice(ctx context.Context, name, device string) error
-	// DetachDevice takes a device from a running guest and returns when the guest has let go of it. A guest that does not
-	// until ctx ends, or for 30 s, is ErrRefused: it may still do so later. A device that is not there is no error.
+	// DetachDevice takes a device from a running guest and returns when the guest has let go of it. The device is the disk with
+	// the same target, the interface with the same MAC address, or otherwise what has the same alias; the rest of the element
+	// does not matter then. An element with none of these must match the device as libvirt compares it. A guest that does
+	// not let go until the deadline of ctx, or for 30 s, is ErrRefused: it may still do so later. A device that is not there is no
+	// error.
 	DetachDevice(ctx context.Context, name, device string) error
-	// UpdateDevice changes a device of a running guest in place: the medium of a CD-ROM, the link of an interface, the
-	// requested size of a virtio-mem device.
+	// UpdateDevice changes a device of a running guest in place: the medium of a CD-ROM (no source ejects it), the link of an
+	// interface, the requested size of a virtio-mem device. The element is that of the running guest (Domain.Live) with the
+	// change in it: libvirt refuses when anything else differs. What is not there, or a tray that the guest has locked, is
+	// ErrRefused.
 	UpdateDevice(ctx context.Context, name, device string) error
-	// SetVCPUs gives a running guest vCPUs, at most those it was started for.
+	// SetVCPUs gives a running guest vCPUs, at most those it was started for, or takes some away, which most guests and machines do
+	// not allow: ErrRefused. A guest that was asked to give one back may still do so later.
 	SetVCPUs(ctx context.Context, name string, count uint) error
-	// SetMemory sets the target of a running guest's balloon, in KiB. The guest follows when it can.
+	// SetMemory sets the target of a running guest's balloon, in KiB, at most all memory that it has (<memory> in its live XML, with
+	// what is plugged in). The guest follows when it can.
 	SetMemory(ctx context.Context, name string, kib uint64) error
-	// ResizeDisk lets the disk of a target ("vda") of a running guest grow to a size in bytes; the image grows with it. It never
-	// shrinks.
+	// ResizeDisk lets the disk of a target ("vda") of a running guest grow to a size in bytes; the image grows with it, and
+	// stays so. It never shrinks: that is ErrRefused. What has the size already is left alone.
 	ResizeDisk(ctx context.Context, name, target string, bytes uint64) error
 	// Undefine removes the persistent definition with its managed save; an absent domain is no error. Disks, the file of its
 	// UEFI variables and the state of a TPM that is persistent are not touched. An active domain becomes transient.

@@ -39,6 +39,18 @@ type Harness struct {
 	User func(name, uuid string) string
 	// PowersOff is a Domain that powers itself off soon after its start.
 	PowersOff func(name, uuid string) string
+	// Unfit are definitions, by what is wrong with them, that fit the schema and are refused by the drivers.
+	Unfit func(name, uuid string) map[string]string
+	// CPUs is a Domain with one of three vCPUs, and a balloon if there is such a thing.
+	CPUs func(name, uuid string) string
+	// Plug is a Domain to which devices can be attached, as libvirttest.Plugged has it.
+	Plug func(name, uuid string) string
+	// Holding is a Plug that lets go of nothing, no vCPU and no PCI device.
+	Holding func(name, uuid string) string
+	// NoBalloon is a Domain without a balloon.
+	NoBalloon func(name, uuid string) string
+	// Image makes a disk image that starts with a mark and returns its path. It is needed with Plug.
+	Image func(mark string, size int64) string
 	// Crash kills the guest of a running Domain.
 	Crash func(name string)
 	// Pause pauses the guest of a running Domain behind the Hypervisor's back.
@@ -76,6 +88,20 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"metadata is set on a running domain", testMetadataRunning},
 		{"metadata keeps every character", testMetadataCharacters},
 		{"a domain that is off has no addresses", testAddresses},
+		{"a definition is validated without a trace", testValidate},
+		{"only a running guest can be changed", testLiveWithoutGuest},
+		{"a broken device is refused", testBrokenDevice},
+		{"vCPUs are plugged in", testSetVCPUs},
+		{"a guest keeps its vCPUs", testTakeVCPUs},
+		{"the balloon is set", testSetMemory},
+		{"there is no balloon to set", testNoBalloon},
+		{"a disk is attached, grown and detached", testPlugDisk},
+		{"a medium is inserted and ejected", testMedium},
+		{"an interface is attached and loses its link", testPlugInterface},
+		{"a guest holds on to a device", testHolds},
+		{"a guest has so many PCI slots", testSlots},
+		{"memory is plugged in", testPlugMemory},
+		{"a guest has no room for memory", testNoRoomForMemory},
 		{"events tell a domain's life", testEvents},
 		{"events end with their context", testEventsEnd},
 		{"a handler of events may use the hypervisor", testEventsReentrant},
@@ -221,6 +247,23 @@ func (r *recorder) await(want hypervisor.Event) {
 			r.events = r.events[at+1:]
 		}
 		return at >= 0
+	}, "event %+v arrives; those that did: %v", want, printed{r})
+}
+
+// only waits for an event and fails the test when others came before it since the last one that was awaited.
+func (r *recorder) only(want hypervisor.Event) {
+	r.s.Helper()
+	r.s.eventually(func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		at := slices.Index(r.events, want)
+		if at > 0 {
+			r.s.Fatalf("events %+v, want only the last", r.events[:at+1])
+		}
+		if at == 0 {
+			r.events = r.events[1:]
+		}
+		return at == 0
 	}, "event %+v arrives; those that did: %v", want, printed{r})
 }
 

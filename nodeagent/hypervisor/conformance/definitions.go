@@ -81,9 +81,9 @@ func testRedefine(s *suite) {
 	}
 }
 
-func testInvalid(s *suite) {
-	whole := s.Harness.Domain("a", "")
-	for reason, definition := range map[string]string{
+// wrong returns definitions that nobody takes, by what is wrong with them.
+func wrong(s *suite, whole string) map[string]string {
+	return map[string]string{
 		"empty":                   "",
 		"not XML":                 "domain: a",
 		"cut off":                 whole[:len(whole)/2],
@@ -96,7 +96,12 @@ func testInvalid(s *suite) {
 		"a control character":     described(whole, "\x01"),
 		"a NUL as a reference":    described(whole, "&#0;"),
 		"a metacharacter":         described(whole, "a < b"),
-	} {
+	}
+}
+
+func testInvalid(s *suite) {
+	whole := s.Harness.Domain("a", "")
+	for reason, definition := range wrong(s, whole) {
 		if err := s.Hypervisor.Define(s.ctx, definition); err == nil {
 			s.Errorf("%s: defined", reason)
 		} else {

@@ -208,9 +208,15 @@ func testContext(s *suite) {
 		"Monitor":     second(s.Hypervisor.Monitor(ctx, "a", usernet)),
 		"SetMetadata": s.Hypervisor.SetMetadata(ctx, "a", metadataPrefix, metadataURI, "<a/>"),
 		"Undefine":    s.Hypervisor.Undefine(ctx, "a"),
+		"Validate":    s.Hypervisor.Validate(ctx, s.Harness.Domain("b", "")),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			s.Errorf("%s: error is %v, want %v", what, err, context.Canceled)
+		}
+	}
+	for method, err := range s.changes(ctx, "a") {
+		if !errors.Is(err, context.Canceled) || errors.Is(err, hypervisor.ErrRefused) {
+			s.Errorf("%s: error is %v, want %v alone", method, err, context.Canceled)
 		}
 	}
 	s.Hypervisor.Events(ctx, func(event hypervisor.Event) { s.Errorf("event %v", event) })
@@ -239,9 +245,15 @@ func testDown(s *suite) {
 		"Monitor":     second(s.Hypervisor.Monitor(s.ctx, "a", usernet)),
 		"SetMetadata": s.Hypervisor.SetMetadata(s.ctx, "a", metadataPrefix, metadataURI, "<a/>"),
 		"Undefine":    s.Hypervisor.Undefine(s.ctx, "a"),
+		"Validate":    s.Hypervisor.Validate(s.ctx, s.Harness.Domain("b", "")),
 	} {
 		if !errors.Is(err, hypervisor.ErrUnavailable) {
 			s.Errorf("%s: error is %v, want %v", what, err, hypervisor.ErrUnavailable)
+		}
+	}
+	for method, err := range s.changes(s.ctx, "a") {
+		if !errors.Is(err, hypervisor.ErrUnavailable) {
+			s.Errorf("%s: error is %v, want %v", method, err, hypervisor.ErrUnavailable)
 		}
 	}
 	s.Up()

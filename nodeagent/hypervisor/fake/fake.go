@@ -1,7 +1,8 @@
 // Package fake is a hypervisor in memory, for tests of what drives one. It keeps what it is told, assigns what libvirt
 // assigns and a reader may rely on (a UUID, metadata with its prefix, the live definition as a copy of the persistent
-// one at the start), refuses what libvirt refuses of a domain's outline, and passes the suite of package conformance. It does
-// not know libvirt's schema below <domain>, nor does it fill in devices and addresses.
+// one at the start), changes a running guest's devices, CPUs and memory in its live definition, refuses what libvirt refuses of a
+// domain's outline and of such changes, and passes the suite of package conformance. It does not know libvirt's schema below
+// <domain>, nor does it fill in devices and addresses, but for devices that are attached.
 //
 // A test plays the guests and the operator's hand with GuestPowersOff, GuestCrashes, IgnoresPowerButton, Pause and the like, and
 // the faults with Fail, Down and Up.
@@ -33,6 +34,14 @@ const (
 	Addresses   Method = "Addresses"
 	GuestAgent  Method = "GuestAgent"
 	Monitor     Method = "Monitor"
+
+	Validate     Method = "Validate"
+	AttachDevice Method = "AttachDevice"
+	DetachDevice Method = "DetachDevice"
+	UpdateDevice Method = "UpdateDevice"
+	SetVCPUs     Method = "SetVCPUs"
+	SetMemory    Method = "SetMemory"
+	ResizeDisk   Method = "ResizeDisk"
 )
 
 // Hook is called before a method does anything, with the name of its domain ("" for Names). When it returns an error, the
@@ -61,6 +70,11 @@ type domain struct {
 	addresses     []string
 	agent         Agent
 	monitor       monitor
+
+	keepsDevices bool
+	givesVCPUs   bool
+	plugged      int               // how many devices were attached in its life
+	sizes        map[string]uint64 // of disks, in bytes, by their target
 }
 
 // Agent answers the commands of a guest agent; an error is the agent's refusal.
@@ -107,23 +121,31 @@ func (h *Hypervisor) Define(ctx context.Context, definition string) error {
 	if parseErr != nil {
 		return fmt.Errorf("%w: %w", hypervisor.ErrInvalid, parseErr)
 	}
+	if err := h.conflict(&parsed); err != nil {
+		return err
+	}
 	if existing, found := h.domains[parsed.name]; found {
-		if existing.UUID != parsed.uuid {
-			return fmt.Errorf("%w: domain %q already exists with uuid %s", hypervisor.ErrConflict, parsed.name, existing.UUID)
-		}
 		existing.Config = parsed.xml
 		h.emit(hypervisor.Event{Kind: hypervisor.EventDefined, Name: parsed.name})
 		return nil
-	}
-	for _, other := range h.domains {
-		if other.UUID == parsed.uuid {
-			return fmt.Errorf("%w: domain %q is already defined with uuid %s", hypervisor.ErrConflict, other.Name, other.UUID)
-		}
 	}
 	h.domains[parsed.name] = &domain{Domain: hypervisor.Domain{
 		Name: parsed.name, UUID: parsed.uuid, State: hypervisor.StateShutoff, Config: parsed.xml,
 	}}
 	h.emit(hypervisor.Event{Kind: hypervisor.EventDefined, Name: parsed.name})
+	return nil
+}
+
+// conflict refuses a definition with the name or the UUID of another domain. The lock is held.
+func (h *Hypervisor) conflict(d *definition) error {
+	if existing, found := h.domains[d.name]; found && existing.UUID != d.uuid {
+		return fmt.Errorf("%w: domain %q already exists with uuid %s", hypervisor.ErrConflict, d.name, existing.UUID)
+	}
+	for _, other := range h.domains {
+		if other.UUID == d.uuid && other.Name != d.name {
+			return fmt.Errorf("%w: domain %q is already defined with uuid %s", hypervisor.ErrConflict, other.Name, other.UUID)
+		}
+	}
 	return nil
 }
 

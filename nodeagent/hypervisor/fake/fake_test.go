@@ -11,6 +11,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/conformance"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,19 +25,25 @@ func guest(name, uuid string) string {
 		"<memory>16384</memory><os><type>hvm</type></os></domain>"
 }
 
+// plugged returns the definition of a guest that can be changed while it runs.
+func plugged(name, uuid string) string {
+	return libvirttest.Plugged(libvirttest.DomainXML(name, uuid, ""))
+}
+
 func TestConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
 		h := fake.New()
 		// How a guest behaves can be set once it is defined: just before its start.
-		beforeStart := func(prepare func(name string)) func(name, uuid string) string {
+		with := func(definition func(name, uuid string) string, prepare func(name string)) func(name, uuid string) string {
 			return func(name, uuid string) string {
 				h.Fail(fake.SetPower, func(context.Context, string) error {
 					prepare(name)
 					return nil
 				})
-				return guest(name, uuid)
+				return definition(name, uuid)
 			}
 		}
+		beforeStart := func(prepare func(name string)) func(name, uuid string) string { return with(guest, prepare) }
 		return conformance.Harness{
 			Hypervisor: h,
 			Domain:     guest,
@@ -48,6 +55,13 @@ func TestConformance(t *testing.T) {
 				card := "<devices><interface type='user'><alias name='ua-default'/></interface></devices>"
 				return strings.Replace(guest(name, uuid), "</domain>", card+"</domain>", 1)
 			},
+			CPUs:    plugged,
+			Plug:    plugged,
+			Holding: with(plugged, func(name string) { h.KeepsDevices(name, true) }),
+			NoBalloon: func(name, uuid string) string {
+				return strings.Replace(plugged(name, uuid), "<memballoon model='virtio'/>", "<memballoon model='none'/>", 1)
+			},
+			Image: func(mark string, size int64) string { return libvirttest.Image(t, mark, size) },
 			Crash: func(name string) {
 				if !h.GuestCrashes(name) {
 					t.Errorf("domain %q does not run", name)

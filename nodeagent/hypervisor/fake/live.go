@@ -2,35 +2,132 @@ package fake
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/internal/devicexml"
 )
 
-// Validate is not there yet.
-func (h *Hypervisor) Validate(context.Context, string) error { return hypervisor.ErrRefused }
-
-// AttachDevice is not there yet.
-func (h *Hypervisor) AttachDevice(context.Context, string, string) error {
-	return hypervisor.ErrRefused
+// Validate implements hypervisor.Hypervisor.
+func (h *Hypervisor) Validate(ctx context.Context, definition string) error {
+	parsed, parseErr := parse(definition)
+	if err := h.enter(ctx, Validate, parsed.name); err != nil {
+		return err
+	}
+	defer h.mu.Unlock()
+	if parseErr != nil {
+		return fmt.Errorf("%w: %w", hypervisor.ErrInvalid, parseErr)
+	}
+	return h.conflict(&parsed)
 }
 
-// DetachDevice is not there yet.
-func (h *Hypervisor) DetachDevice(context.Context, string, string) error {
-	return hypervisor.ErrRefused
+// AttachDevice implements hypervisor.Hypervisor.
+func (h *Hypervisor) AttachDevice(ctx context.Context, name, device string) error {
+	return h.changeDevice(ctx, AttachDevice, name, device, attach)
 }
 
-// UpdateDevice is not there yet.
-func (h *Hypervisor) UpdateDevice(context.Context, string, string) error {
-	return hypervisor.ErrRefused
+// DetachDevice implements hypervisor.Hypervisor. A guest that KeepsDevices is not waited for.
+func (h *Hypervisor) DetachDevice(ctx context.Context, name, device string) error {
+	return h.changeDevice(ctx, DetachDevice, name, device, detach)
 }
 
-// SetVCPUs is not there yet.
-func (h *Hypervisor) SetVCPUs(context.Context, string, uint) error { return hypervisor.ErrRefused }
+// UpdateDevice implements hypervisor.Hypervisor.
+func (h *Hypervisor) UpdateDevice(ctx context.Context, name, device string) error {
+	return h.changeDevice(ctx, UpdateDevice, name, device, update)
+}
 
-// SetMemory is not there yet.
-func (h *Hypervisor) SetMemory(context.Context, string, uint64) error { return hypervisor.ErrRefused }
+func (h *Hypervisor) changeDevice(ctx context.Context, method Method, name, device string, change func(*domain, *devicexml.Device, string) error) error {
+	named, err := devicexml.Parse(device)
+	if err == nil && !devices[named.Kind] {
+		err = fmt.Errorf("unknown device type '%s'", named.Kind)
+	}
+	return h.changeLive(ctx, method, name, func(d *domain) error {
+		if err != nil {
+			return fmt.Errorf("%w: %w", hypervisor.ErrInvalid, err)
+		}
+		return change(d, &named, strings.TrimSpace(device))
+	})
+}
 
-// ResizeDisk is not there yet.
-func (h *Hypervisor) ResizeDisk(context.Context, string, string, uint64) error {
-	return hypervisor.ErrRefused
+// SetVCPUs implements hypervisor.Hypervisor. A guest gives vCPUs back only after GivesVCPUsBack.
+func (h *Hypervisor) SetVCPUs(ctx context.Context, name string, count uint) error {
+	return h.changeLive(ctx, SetVCPUs, name, func(d *domain) error {
+		size, err := sizeOf(d.Live)
+		switch {
+		case err != nil:
+			return err
+		case count == 0 || count > size.VCPU.Max:
+			return refused("requested vcpus is greater than max allowable vcpus for the live domain: %d > %d", count, size.VCPU.Max)
+		case count < size.vcpus() && !d.givesVCPUs:
+			return refused("vcpu unplug request timed out")
+		}
+		d.Live = setVCPUs(d.Live, count, size.VCPU.Max)
+		return nil
+	})
+}
+
+// SetMemory implements hypervisor.Hypervisor. The guest follows at once.
+func (h *Hypervisor) SetMemory(ctx context.Context, name string, kib uint64) error {
+	return h.changeLive(ctx, SetMemory, name, func(d *domain) error {
+		size, err := sizeOf(d.Live)
+		switch {
+		case err != nil:
+			return err
+		case kib == 0 || kib > size.Memory.kib():
+			return refused("cannot set memory higher than max memory")
+		case size.Balloon.Model == "none":
+			return refused("cannot set memory of an active domain without a balloon")
+		}
+		d.Live = setKiB(d.Live, "currentMemory", kib)
+		return nil
+	})
+}
+
+// ResizeDisk implements hypervisor.Hypervisor. It remembers the size, for DiskSize, and has no image.
+func (h *Hypervisor) ResizeDisk(ctx context.Context, name, target string, bytes uint64) error {
+	return h.changeLive(ctx, ResizeDisk, name, func(d *domain) error {
+		list, err := devicexml.List(d.Live)
+		if err != nil {
+			return err
+		}
+		switch _, found := devicexml.Find(list, &devicexml.Device{Kind: "disk", Target: target}); {
+		case !found:
+			return refused("disk '%s' was not found in the domain config", target)
+		case bytes < d.sizes[target]:
+			return refused("the disk has %d bytes and does not shrink to %d", d.sizes[target], bytes)
+		}
+		d.setDiskSize(target, bytes)
+		return nil
+	})
+}
+
+// changeLive changes a running guest, if it is one.
+func (h *Hypervisor) changeLive(ctx context.Context, method Method, name string, change func(*domain) error) error {
+	if err := h.enter(ctx, method, name); err != nil {
+		return err
+	}
+	defer h.mu.Unlock()
+	d, err := h.find(name)
+	if err != nil {
+		return err
+	}
+	before := d.Live
+	if !d.State.Active() {
+		err = hypervisor.ErrNotRunning
+	} else {
+		err = change(d)
+	}
+	if err != nil {
+		return fmt.Errorf("change domain %q: %w", name, err)
+	}
+	if d.Live != before {
+		h.emit(hypervisor.Event{Kind: hypervisor.EventChanged, Name: name})
+	}
+	return nil
+}
+
+// refused is what libvirt does not do, in its words.
+func refused(format string, arguments ...any) error {
+	return fmt.Errorf("%w: %w", hypervisor.ErrRefused, fmt.Errorf(format, arguments...))
 }

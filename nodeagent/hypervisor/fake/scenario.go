@@ -72,6 +72,35 @@ func (h *Hypervisor) IgnoresPowerButton(name string, ignores bool) bool {
 	return h.with(name, func(d *domain) { d.ignoresButton = ignores })
 }
 
+// KeepsDevices makes a guest hold on to devices that are detached, or not.
+func (h *Hypervisor) KeepsDevices(name string, keeps bool) bool {
+	return h.with(name, func(d *domain) { d.keepsDevices = keeps })
+}
+
+// GivesVCPUsBack makes a guest give vCPUs back when it is asked to, or not.
+func (h *Hypervisor) GivesVCPUsBack(name string, gives bool) bool {
+	return h.with(name, func(d *domain) { d.givesVCPUs = gives })
+}
+
+// SetDiskSize sets the size of a disk in bytes, by its target: below that ResizeDisk refuses.
+func (h *Hypervisor) SetDiskSize(name, target string, bytes uint64) bool {
+	return h.with(name, func(d *domain) { d.setDiskSize(target, bytes) })
+}
+
+// DiskSize returns the size of a disk that SetDiskSize or ResizeDisk set last, or 0.
+func (h *Hypervisor) DiskSize(name, target string) uint64 {
+	var bytes uint64
+	h.with(name, func(d *domain) { bytes = d.sizes[target] })
+	return bytes
+}
+
+func (d *domain) setDiskSize(target string, bytes uint64) {
+	if d.sizes == nil {
+		d.sizes = map[string]uint64{}
+	}
+	d.sizes[target] = bytes
+}
+
 // CrashesAtBoot makes a guest crash as soon as it is started, or not.
 func (h *Hypervisor) CrashesAtBoot(name string, crashes bool) bool {
 	return h.stopsAtBoot(name, hypervisor.StopCrashed, crashes)

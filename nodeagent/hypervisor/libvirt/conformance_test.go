@@ -59,6 +59,13 @@ func TestConformanceTestDriver(t *testing.T) {
 			Hypervisor: h,
 			Domain:     guest,
 			Obedient:   guest,
+			CPUs: func(name, uuid string) string {
+				return strings.Replace(guest(name, uuid), "<os>", "<vcpu current='1'>3</vcpu><os>", 1)
+			},
+			Unfit: func(name, uuid string) map[string]string {
+				whole := guest(name, uuid)
+				return map[string]string{"too few vCPUs at most": strings.Replace(whole, "<os>", "<vcpu current='3'>1</vcpu><os>", 1)}
+			},
 			Crash: func(name string) {
 				disturb(name, func(dom *lv.Domain) error {
 					return dom.CoreDump(filepath.Join(t.TempDir(), "core"), lv.DUMP_CRASH)
@@ -77,6 +84,9 @@ func TestConformanceQEMU(t *testing.T) {
 			kernel := guest.Kernel(t)
 			return func(name, uuid string) string { return libvirttest.DomainXML(name, uuid, kernel) }
 		}
+		plugged := func(name, uuid string) string {
+			return libvirttest.Plugged(libvirttest.DomainXML(name, uuid, libvirttest.GuestIdle.Kernel(t)))
+		}
 		return conformance.Harness{
 			Hypervisor: connect(t, daemon.URI),
 			Domain:     booting(libvirttest.GuestIdle),
@@ -90,10 +100,27 @@ func TestConformanceQEMU(t *testing.T) {
 			User: func(name, uuid string) string {
 				return libvirttest.WithUserNetwork(libvirttest.DomainXML(name, uuid, libvirttest.GuestIdle.Kernel(t)))
 			},
-			Crash: daemon.CrashQEMU,
-			Pause: func(name string) { daemon.Virsh("suspend", name) },
-			Down:  daemon.Kill,
-			Up:    daemon.Start,
+			Unfit: func(name, uuid string) map[string]string {
+				whole := libvirttest.DomainXML(name, uuid, "")
+				with := func(device string) string {
+					return strings.Replace(whole, "<memballoon", device+"<memballoon", 1)
+				}
+				return map[string]string{
+					"a machine that QEMU does not have": strings.Replace(whole, "machine='q35'", "machine='abacus'", 1),
+					"memory without room for it":        with("<memory model='dimm'><target><size unit='MiB'>128</size></target></memory>"),
+					"a bus that the machine does not have": with(
+						"<disk type='file' device='disk'><source file='/absent'/><target dev='hda' bus='ide'/></disk>"),
+				}
+			},
+			CPUs:      plugged,
+			Plug:      plugged,
+			Holding:   plugged,
+			NoBalloon: booting(libvirttest.GuestIdle),
+			Image:     func(mark string, size int64) string { return libvirttest.Image(t, mark, size) },
+			Crash:     daemon.CrashQEMU,
+			Pause:     func(name string) { daemon.Virsh("suspend", name) },
+			Down:      daemon.Kill,
+			Up:        daemon.Start,
 		}
 	})
 }

@@ -165,19 +165,25 @@ func (h *Hypervisor) Define(ctx context.Context, definition string) error {
 		case err == nil:
 			free(dom)
 			return nil
-		case hasCode(err, lv.ERR_INVALID_ARG):
-			return &Error{Kind: hypervisor.ErrInvalid, Cause: err}
 		case hasCode(err, lv.ERR_OPERATION_FAILED) && conflicts(c, definition):
 			// libvirt has no number of its own for this: virDomainObjListAdd reports OPERATION_FAILED.
 			return &Error{Kind: hypervisor.ErrConflict, Cause: err}
 		}
-		return err
+		return definitionError(err)
 	})
 	var id identity
 	if err != nil {
 		_ = xml.Unmarshal([]byte(definition), &id) // what cannot be read has no name to report
 	}
 	return doing(err, "define", id.Name)
+}
+
+// definitionError gives what is wrong with a definition the kind that it has only there.
+func definitionError(err error) error {
+	if hasCode(err, lv.ERR_INVALID_ARG) {
+		return &Error{Kind: hypervisor.ErrInvalid, Cause: err}
+	}
+	return err
 }
 
 // conflicts reports whether a definition has the name or the UUID of another domain.
