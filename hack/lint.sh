@@ -8,9 +8,21 @@ cd "$(dirname "$0")/.."
 mapfile -t scripts < <(git ls-files -co --exclude-standard -- .ci hack | xargs -r grep -lIE '^#!.*\b(ba)?sh\b')
 shell_scripts() { shellcheck -x "${scripts[@]}"; }
 go_mod() { go mod verify && go mod tidy -diff; }
+# What is large and can be made again does not belong into a repository: every clone pays for it, for ever.
+large=512 # KiB
+small_files() {
+  local found
+  found=$(git ls-files -z | xargs -0 -r stat -c '%s %n' 2>/dev/null | awk -v limit=$((large * 1024)) '$1 > limit { print "  " $2 ": " $1 " bytes" }')
+  if [ -n "$found" ]; then
+    warn "files of more than $large KiB; let a script make them, or keep them outside:"
+    warn "$found"
+    return 1
+  fi
+}
 
 linter=$(golangci_lint)
 progress "shellcheck" shell_scripts
+progress "files are small" small_files
 progress "go.mod is tidy" go_mod
 progress "generated code is fresh" hack/generate.sh check
 "$linter" config verify
