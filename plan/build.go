@@ -54,7 +54,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 		err := p.finish()
 		return p, err
 	}
-	b := builder{plan: p, want: want, foreign: newForeignIndex(have.Foreign)}
+	b := builder{plan: p, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
 	b.merge(want, have.Domains)
 	err := p.finish()
 	return p, err
@@ -63,6 +63,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 type builder struct {
 	plan    *Plan
 	want    *schemas.Desired
+	have    Observed
 	foreign foreignIndex
 }
 
@@ -346,24 +347,8 @@ func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 		step.Reason, step.Define, step.Consequence = ReasonChanged, true, ConsequenceNone
 		step.Changes = []Change{{Path: "fleet", Before: have.Fleet, After: b.plan.Fleet, Consequence: ConsequenceNone}}
 	}
-	if vm.Hash != have.Hash {
-		changes, err := diffRecords(have.Record, vm.Record)
-		if err != nil {
-			return step, fmt.Errorf("it cannot be compared with what was applied: %w", err)
-		}
-		step.Reason, step.Changes, step.Define = ReasonChanged, changes, true
-	}
-	if have.RunningHash != "" && have.RunningHash != vm.Hash {
-		changes, err := diffRecords(have.RunningRecord, vm.Record)
-		if err != nil {
-			return step, fmt.Errorf("it cannot be compared with the running guest: %w", err)
-		}
-		if step.Reason == "" {
-			step.Reason = ReasonPendingRestart
-		}
-		// Written again although it is written already: the record then says that gitvirt is about to stop the guest.
-		step.Define = true
-		step.Changes = changes
+	if err := b.compare(&step, vm, have); err != nil {
+		return step, err
 	}
 	for _, change := range step.Changes {
 		step.Consequence = step.Consequence.Worse(change.Consequence)
@@ -372,6 +357,53 @@ func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 		step.Blocked = shrunk
 	}
 	return step, nil
+}
+
+// compare fills a step with what git wants otherwise than the domain and its running guest have it.
+func (b *builder) compare(step *Step, vm *schemas.VM, have *Domain) error {
+	j := judge{live: b.have.Live, room: have.Headroom, off: !have.active()}
+	if have.LiveRefused == vm.Hash {
+		j.refused = have.LiveRefusedReason
+	}
+	switch {
+	case have.RunningHash != "" && have.RunningHash != vm.Hash:
+		changes, err := diffRecords(have.RunningRecord, vm.Record, j)
+		if err != nil {
+			return fmt.Errorf("it cannot be compared with the running guest: %w", err)
+		}
+		if vm.Hash == have.Hash && !pends(changes) {
+			return nil
+		}
+		if vm.Hash == have.Hash && step.Reason == "" {
+			step.Reason = ReasonPendingRestart
+		}
+		// Written again although it may be written already: the record then says that gitvirt is about to stop the guest.
+		step.Define = true
+		step.Changes = append(step.Changes, changes...)
+	case vm.Hash != have.Hash:
+		changes, err := diffRecords(have.Record, vm.Record, j)
+		if err != nil {
+			return fmt.Errorf("it cannot be compared with what was applied: %w", err)
+		}
+		if have.RunningHash == vm.Hash {
+			for i := range changes {
+				changes[i].Consequence, changes[i].Note = ConsequenceNone, "the guest runs it so already"
+			}
+		}
+		step.Changes = append(step.Changes, changes...)
+	}
+	if vm.Hash != have.Hash {
+		step.Reason, step.Define = ReasonChanged, true
+	}
+	return nil
+}
+
+// pends reports whether a running guest has to be touched to get what is configured already. What waits for the next boot and
+// what the host does by itself does not ask for it.
+func pends(changes []Change) bool {
+	return slices.ContainsFunc(changes, func(change Change) bool {
+		return change.plugs() || severity[change.Consequence] >= severity[ConsequenceRestart]
+	})
 }
 
 func orUnknown(s string) string {

@@ -27,7 +27,7 @@ func TestChangedCredentials(t *testing.T) {
 		{"both ways", record(agent+","+cloud, "1"), record(agent+","+cloud, "2"), ConsequenceRestart},
 	} {
 		t.Run(test.reason, func(t *testing.T) {
-			changes, err := diffRecords(test.before, test.after)
+			changes, err := diffRecords(test.before, test.after, judge{})
 			if err != nil || len(changes) != 1 {
 				t.Fatalf("changes %+v, %v", changes, err)
 			}

@@ -12,7 +12,10 @@ import (
 // decide turns what differs and the wanted power into an action. A step that stays without an action has nothing to
 // do.
 func (s *Step) decide(power PowerChange, have *Domain) {
-	active := have.State == StateRunning || have.State == StatePaused
+	active := have.active()
+	if s.Consequence == "" {
+		s.Consequence = ConsequenceNone
+	}
 	changed := s.Reason != ""
 	switch {
 	case !changed && len(s.Drift) > 0:
@@ -28,7 +31,7 @@ func (s *Step) decide(power PowerChange, have *Domain) {
 		s.Summary = "will be shut down (runStrategy is Halted)"
 		s.reasonPower()
 		s.risk()
-	case changed && active && s.Consequence == ConsequenceRestart:
+	case changed && active && (s.Consequence == ConsequenceRestart || s.Consequence == ConsequenceData):
 		s.restart()
 	case s.Define:
 		s.redefine(power, active)
@@ -55,6 +58,7 @@ func (s *Step) replace(power PowerChange, active bool) {
 		s.Power = PowerCycle
 	}
 	if active {
+		s.down()
 		s.risk()
 		if s.VM.RunStrategy == kubevirtv1.RunStrategyManual {
 			s.Blocked = "it can only be replaced while it is off; shut it down by hand (runStrategy is Manual)"
@@ -65,7 +69,7 @@ func (s *Step) replace(power PowerChange, active bool) {
 
 // restart power-cycles a running guest, unless its run strategy leaves the power to people.
 func (s *Step) restart() {
-	because := s.because(ConsequenceRestart)
+	because := s.because(s.Consequence)
 	if s.VM.RunStrategy == kubevirtv1.RunStrategyManual {
 		s.Action, s.Consequence = ActionUpdate, ConsequenceNextBoot
 		s.Summary = "will be changed in its configuration" + because + "; the guest gets it when it is next started"
@@ -79,7 +83,36 @@ func (s *Step) restart() {
 	if s.Reason == ReasonPendingRestart {
 		s.Summary = "must be restarted to run what is configured already" + because
 	}
+	s.down()
 	s.risk()
+	s.lost()
+}
+
+// The parts of an estimated downtime, in seconds. Nobody knows how long a guest takes: these are what a small server needs.
+const (
+	downHost     = 2  // the host defines the domain and starts QEMU
+	downShutdown = 10 // the guest shuts down; less where it has less time
+	downBoot     = 28 // firmware, kernel and services
+)
+
+// down estimates how long a guest that is power-cycled is away.
+func (s *Step) down() {
+	if s.Power == PowerCycle {
+		s.DowntimeSeconds = downHost + min(max(s.GraceSeconds, 0), downShutdown) + downBoot
+	}
+}
+
+// lost lists the disks that go for good with what the guest wrote to them.
+func (s *Step) lost() {
+	for _, change := range s.Changes {
+		if name, whole := elementOf(change.Path, pathVolumes); change.Consequence == ConsequenceData && name != "" {
+			what := "becomes another disk"
+			if whole {
+				what = "goes"
+			}
+			s.DataAtRisk = append(s.DataAtRisk, fmt.Sprintf("disk %s %s: what the guest wrote to it is destroyed", name, what))
+		}
+	}
 }
 
 // redefine writes the configuration and, where wanted, starts the guest.
@@ -90,17 +123,17 @@ func (s *Step) redefine(power PowerChange, active bool) {
 		s.Summary = "was changed outside gitvirt; its configuration will be corrected"
 	case s.Consequence == ConsequenceNone:
 		s.Summary = "will be updated in place"
+	case active && s.Consequence == ConsequenceNextBoot:
+		s.Summary = "will be changed in its configuration" + s.because(ConsequenceNextBoot) + "; the guest gets it when it is next started"
 	case active:
-		s.Summary = "will be changed live"
+		s.Live = true
+		s.Summary = "will be changed live" + s.because(ConsequenceLive)
 	case power == PowerOn:
 		s.Consequence = ConsequenceNone
 		s.Summary = "will be changed"
 	default:
 		s.Consequence = ConsequenceNextBoot
 		s.Summary = "will be changed; it is off"
-	}
-	if s.Consequence == "" {
-		s.Consequence = ConsequenceNone
 	}
 	if power == PowerOn {
 		s.Summary += " and started"

@@ -17,27 +17,28 @@ import (
 
 // diffRecords compares two records field by field after the same defaults were filled in on both sides, so that a
 // default that somebody writes out is no change. The result is ordered by path.
-func diffRecords(before, after []byte) ([]Change, error) {
-	old, err := normalise(before)
+func diffRecords(before, after []byte, j judge) ([]Change, error) {
+	old, oldMachine, err := normalise(before)
 	if err != nil {
 		return nil, fmt.Errorf("reading what was applied: %w", err)
 	}
-	wanted, err := normalise(after)
+	wanted, newMachine, err := normalise(after)
 	if err != nil {
 		return nil, fmt.Errorf("reading what is wanted: %w", err)
 	}
 	var d differ
 	d.compare("", old, wanted)
-	credentialsArrive(d.changes, old, wanted)
 	slices.SortFunc(d.changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
+	j.before, j.after = oldMachine, newMachine
+	j.consequences(d.changes)
 	return d.changes, nil
 }
 
 // normalise returns a record as generic JSON with defaults filled in.
-func normalise(record []byte) (map[string]any, error) {
+func normalise(record []byte) (map[string]any, *machine, error) {
 	read, err := schemas.ReadRecord(record, true)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	object := read.Object
 	if firmware := object.Spec.Template.Spec.Domain.Firmware; firmware != nil {
@@ -46,11 +47,11 @@ func normalise(record []byte) (map[string]any, error) {
 	}
 	encoded, err := json.Marshal(object)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var out map[string]any
 	if err := json.Unmarshal(encoded, &out); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	delete(out, "status")
 	delete(out, "apiVersion")
@@ -62,10 +63,10 @@ func normalise(record []byte) (map[string]any, error) {
 	}
 	if len(read.Claims) > 0 {
 		if out["claims"], err = normaliseClaims(read.Claims); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return out, nil
+	return out, &machine{spec: &object.Spec.Template.Spec, claims: read.Claims}, nil
 }
 
 func anyMap(values map[string]string) map[string]any {
@@ -113,7 +114,7 @@ func (d *differ) compare(path string, before, after any) {
 	switch {
 	case oldIsMap && newIsMap:
 		d.compareMaps(path, oldMap, newMap)
-	case oldIsList && newIsList && named(oldList) && named(newList):
+	case (oldIsList && newIsList || oldIsList && after == nil || newIsList && before == nil) && named(oldList) && named(newList):
 		d.compareNamed(path, oldList, newList)
 	default:
 		d.add(path, before, after)
@@ -195,7 +196,7 @@ func byName(list []any) (elements map[string]any, order []string) {
 }
 
 func (d *differ) add(path string, before, after any) {
-	change := Change{Path: path, Before: before, After: after, Consequence: consequenceOf(path)}
+	change := Change{Path: path, Before: before, After: after}
 	if hidden(path) {
 		change.Sensitive = true
 	} else {

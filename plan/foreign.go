@@ -47,25 +47,3 @@ func (index foreignIndex) clash(vm *schemas.VM) string {
 	}
 	return ""
 }
-
-// FromDesired returns what a host would look like if it ran exactly what a revision wants, all guests in the power
-// state that their run strategy asks for: the other side of a plan between two revisions, where there is no host.
-func FromDesired(want *schemas.Desired, revision string) Observed {
-	have := Observed{Node: "revision " + revision}
-	for _, vm := range want.VMs {
-		domain := &Domain{
-			Address: vm.Address, Name: domainxml.DomainName(vm.Address), Fleet: want.Fleet.Name, Revision: revision,
-			Source: vm.Position.Short(), State: StateStopped, Hash: vm.Hash, Record: vm.Record, Fingerprint: vm.Hash,
-		}
-		if startsNew(vm) {
-			domain.State, domain.Ran = StateRunning, true
-			domain.RunningHash, domain.RunningRecord = vm.Hash, vm.Record
-		}
-		for _, volume := range vm.Spec().Volumes {
-			kind, keep := domainxml.VolumeKind(volume)
-			domain.Disks = append(domain.Disks, Disk{Volume: volume.Name, Kind: kind, Keep: keep})
-		}
-		have.Domains = append(have.Domains, domain)
-	}
-	return have
-}

@@ -135,6 +135,9 @@ type Domain struct {
 	Unread []string `json:"unread,omitempty"`
 }
 
+// active reports whether the guest runs or is paused.
+func (d *Domain) active() bool { return d.State == StateRunning || d.State == StatePaused }
+
 // Disk is one disk of a domain.
 type Disk struct {
 	Volume string `json:"volume"`
