@@ -253,6 +253,10 @@ func sameCPUs(a, b string) bool {
 	return ok && x == y
 }
 
+// rootPort is the model of a slot for a PCI device. How many free ones a guest has is nothing that it is: they are there for
+// what it may be given.
+const rootPort = "pcie-root-port"
+
 // emptyMeansNothing are elements that say nothing when they are empty.
 var emptyMeansNothing = map[string]bool{"entry": true, "devices": true, "description": true, "title": true}
 
@@ -262,7 +266,7 @@ var defaults = map[string]string{
 	"driver@io": "default", "target@tray": "closed", "feature@policy": "require", "cpu@match": "exact",
 	"topology@dies": "1", "topology@clusters": "1", "model@primary": "yes", "model@fallback": "allow",
 	"on_poweroff": "destroy", "on_reboot": "restart", "on_crash": "destroy", "iothreads": "0", "hyperv@mode": "custom", "hostdev@display": "off", "hostdev@ramfb": "off", "driver@name": "qemu", "driver@type": "raw", "driver@queues": "1",
-	"clock@offset": "utc",
+	"clock@offset": "utc", "link@state": "up",
 }
 
 // isDefault reports whether a value is what libvirt takes for granted. The empty attribute is the element's text.

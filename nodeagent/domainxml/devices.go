@@ -112,6 +112,7 @@ func (r *renderer) controllers() {
 	if notFalse(devices.AutoattachSerialConsole) {
 		r.controller("virtio-serial", r.virtio, "", "")
 	}
+	r.rootPorts()
 }
 
 func (r *renderer) controller(kind, model, queues, iothread string) {

@@ -18,13 +18,18 @@ func (t *targets) next(bus kubevirtv1.DiskBus) (name string, place int) {
 	}
 	place = *count
 	*count++
+	return targetName(prefix, place), place
+}
+
+// targetName is the name at a place in the row.
+func targetName(prefix string, place int) string {
 	var letters [8]byte
 	at := len(letters)
 	for n := place + 1; n > 0; n = (n - 1) / 26 {
 		at--
 		letters[at] = byte('a' + (n-1)%26)
 	}
-	return prefix + string(letters[at:]), place
+	return prefix + string(letters[at:])
 }
 
 // diskDevice is what a disk of the manifest is to the guest.

@@ -171,7 +171,9 @@ func finder(n *node) func(label string) *node {
 // missing tells of an element that was rendered and is gone: a device as one, others by each of their values.
 func (d *differ) missing(at place) {
 	if at.depth == 2 && at.device() != nil {
-		d.add(at.path(), thereIs, "")
+		if at.node.get("model") != rootPort {
+			d.add(at.path(), thereIs, "")
+		}
 		return
 	}
 	d.values(at, func(path, value string) { d.add(path, value, "") }, func(*place, string) bool { return true })
