@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -63,30 +62,32 @@ func sortedKeys[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))
 }
 
+// settingNames are the annotations that gitvirt reads.
+func settingNames() []string {
+	return []string{AnnotationProtect, AnnotationAdopt, AnnotationPreviousName, AnnotationDependsOn, AnnotationReady}
+}
+
 // annotations checks gitvirt's own settings where they are read.
 func (c *checker) annotations(annotations map[string]string) {
 	for _, name := range sortedKeys(annotations) {
-		value := annotations[name]
-		path := func() []any { return at("metadata", "annotations", key(name)) }
-		switch {
-		case !strings.HasPrefix(name, AnnotationPrefix):
-		case name == AnnotationAdopt:
-			c.fail(path(), "adopting a domain is not carried out yet", "remove the annotation; the domain stays as it is")
-		case name == AnnotationProtect:
-			if _, err := strconv.ParseBool(value); err != nil {
-				c.fail(path(), quoteValue(value)+" is neither true nor false", `write "true"`)
-			}
-		default: // a misspelt gitvirt.io/protect protects nothing
-			c.unknownSetting(path(), name)
+		if !strings.HasPrefix(name, AnnotationPrefix) {
+			continue
+		}
+		path := at("metadata", "annotations", key(name))
+		if !slices.Contains(settingNames(), name) && c.wasGiven(path) { // a misspelt gitvirt.io/protect protects nothing
+			c.unknownSetting(path, name)
 		}
 	}
 }
 
 func (c *checker) unknownSetting(path []any, name string) {
-	known := []string{AnnotationProtect}
-	fix := "known: " + strings.Join(known, ", ")
-	if near := closest(name, known); near != "" {
-		fix = fmt.Sprintf("did you mean %s?", near)
+	fix := "known: " + strings.Join(settingNames(), ", ")
+	var words []string
+	for _, known := range settingNames() {
+		words = append(words, strings.TrimPrefix(known, AnnotationPrefix))
+	}
+	if near := closest(strings.TrimPrefix(name, AnnotationPrefix), words); near != "" {
+		fix = fmt.Sprintf("did you mean %s?", AnnotationPrefix+near)
 	}
 	c.warn(path, "gitvirt has no such setting", fix)
 }
@@ -97,10 +98,10 @@ func (c *checker) misplaced(path []any, names map[string]string, owner string) {
 	for _, name := range sortedKeys(names) {
 		switch {
 		case !strings.HasPrefix(name, AnnotationPrefix):
-		case name == AnnotationProtect || name == AnnotationAdopt:
-			c.fail(append(path, key(name)), "it does nothing here", "write it under metadata.annotations of the "+owner)
+		case slices.Contains(settingNames(), name):
+			c.fail(append(path[:len(path):len(path)], key(name)), "it does nothing here", "write it under metadata.annotations of the "+owner)
 		default:
-			c.unknownSetting(append(path, key(name)), name)
+			c.unknownSetting(append(path[:len(path):len(path)], key(name)), name)
 		}
 	}
 }

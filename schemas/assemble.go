@@ -50,6 +50,7 @@ func Assemble(files []*File, options ...Option) *Desired {
 	a.resolveReferences()
 	a.checkShared()
 	a.checkServices()
+	a.checkSettings()
 	return a.finish()
 }
 
@@ -107,6 +108,12 @@ func (a *assembly) gather(files []*File) {
 	}
 	if d.Fleet == nil {
 		d.Fleet = defaultFleet()
+		for _, f := range files {
+			if f.mayHoldFleet {
+				d.Fleet = d.Fleet.doubtful("the Fleet may be in a file that cannot be read: " + f.Path)
+				break
+			}
+		}
 	}
 	a.gatherObjects(files)
 	for _, f := range files {
@@ -128,6 +135,7 @@ func (a *assembly) gatherFleet(f *File) {
 		first, second = second, first
 		d.Fleet = f.Fleet
 	}
+	d.Fleet = d.Fleet.doubtful(twoFleets)
 	a.fail(second, Address{Kind: KindFleet, Namespace: DefaultNamespace, Name: f.Fleet.Name}, "kind", fmt.Sprintf("a second Fleet; the first is at %s", first), "keep one")
 }
 

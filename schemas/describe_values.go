@@ -80,7 +80,7 @@ const (
 // fieldRules is the table. What it says is held against the checks by a test, field by field and value by value.
 var fieldRules = sync.OnceValue(func() map[fieldKey]fieldRule {
 	rules := map[fieldKey]fieldRule{}
-	for _, table := range []map[fieldKey]fieldRule{machineRules(), deviceRules(), podRules(), aroundRules(), fleetRules()} {
+	for _, table := range []map[fieldKey]fieldRule{machineRules(), deviceRules(), podRules(), aroundRules(), fleetRules(), policyRules()} {
 		for key, rule := range table {
 			rules[key] = rule
 		}
@@ -247,6 +247,7 @@ func fleetRules() map[fieldKey]fieldRule {
 		of[FleetSpec]("permittedHostDevices"): {doc: "Which devices of the host GPUs, host devices and SR-IOV interfaces of machines may get."},
 		of[FleetSpec]("interval"):             {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
 		of[FleetSpec]("status"):               {doc: "Where the state of the machines is written."},
+		of[FleetSpec]("policy"):               {doc: "What happens by itself, and when; the rest waits or is only shown."},
 		of[FleetStatus]("branch"):             {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
 		of[FleetStatus]("enabled"):            {doc: "Whether status is written back to git.", fallback: "true"},
 	}

@@ -26,6 +26,8 @@ type draft struct {
 	// spec is the path of the VirtualMachineInstanceSpec, below within.
 	spec []any
 	set  *set
+	// settings are gitvirt's own annotations.
+	settings Settings
 
 	// source and item say where the manifest can be found again.
 	source *source
@@ -53,6 +55,7 @@ func (w *draft) read(d *document, h *header) {
 		c.fail(at("spec", "template"), "no template", "describe the machine under spec.template.spec")
 		return
 	}
+	c.settings(w, vm.Annotations)
 	c.checkVirtualMachine(w.memberKind(), vm)
 	w.instancetype = c.matcher(at("spec", "instancetype"), vm.Spec.Instancetype, KindClusterInstancetype, KindInstancetype)
 	w.preference = c.matcher(at("spec", "preference"), vm.Spec.Preference, KindClusterPreference, KindPreference)
@@ -157,6 +160,7 @@ func (w *draft) member(name string, object *kubevirtv1.VirtualMachine) *VM {
 		Position:    w.position,
 		Object:      object,
 		RunStrategy: w.strategy,
+		Settings:    w.settings,
 		labels:      object.Spec.Template.ObjectMeta.Labels,
 		resolved:    &atomic.Pointer[resolution]{},
 	}

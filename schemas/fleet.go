@@ -116,7 +116,18 @@ func (f *Fleet) setDefaults() {
 		enabled := true
 		f.Spec.Status.Enabled = &enabled
 	}
+	f.Spec.Policy.setDefaults()
 }
+
+// doubtful returns a Fleet like f whose policy nobody can rely on, for the reason.
+func (f *Fleet) doubtful(why string) *Fleet {
+	out := *f
+	out.Spec.Policy.Doubt = why
+	return &out
+}
+
+// twoFleets is why a policy is in doubt where there are two.
+const twoFleets = "the repository has two Fleets, and nobody can tell which one counts"
 
 // fleetManifest is a Fleet as it is written.
 type fleetManifest struct {
@@ -152,6 +163,7 @@ func readFleet(d *document, h *header) {
 		c.fail(at("spec", "interval"), fmt.Sprintf("%s is shorter than a second", interval), "use 1s or more")
 	}
 	c.permittedDevices(spec.PermittedHostDevices)
+	c.policy(&spec.Policy)
 	if d.broke { // what is wrong counts as not said
 		for _, wrong := range []struct {
 			path  []any
@@ -166,9 +178,13 @@ func readFleet(d *document, h *header) {
 			}
 		}
 		spec.Drift = DriftReport
+		if c.policyInDoubt() {
+			spec.Policy.Doubt = fmt.Sprintf("the Fleet at %s has mistakes", fleet.Position.Short())
+		}
 	}
 	if d.file.Fleet != nil {
 		d.report(h.kindNode, d.prefix+"kind", SeverityError, fmt.Sprintf("a second Fleet; the first is at %s", d.file.Fleet.Position), "keep one")
+		d.file.Fleet = d.file.Fleet.doubtful(twoFleets)
 		return
 	}
 	fleet.setDefaults()

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	_ "time/tzdata" // the same zones wherever the test runs
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
@@ -72,6 +73,9 @@ func describe(d *schemas.Desired) string {
 	}
 	if d.HasFleet {
 		fmt.Fprintf(&b, "fleet %s platform=%s drift=%s branch=%s\n", d.Fleet.Name, d.Fleet.Spec.Platform, d.Fleet.Spec.Drift, d.Fleet.Spec.Status.Branch)
+	}
+	if d.Fleet.Spec.Policy.Doubt != "" {
+		fmt.Fprintf(&b, "doubt %s\n", d.Fleet.Spec.Policy.Doubt)
 	}
 	return b.String()
 }

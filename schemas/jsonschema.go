@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"path"
 	"reflect"
@@ -140,10 +141,21 @@ func refusedSchema(p *fieldPlace, text string) map[string]any {
 }
 
 func annotationSchemas() map[string]any {
-	return map[string]any{AnnotationProtect: map[string]any{
-		"type": "string", "enum": []string{"true", "false"},
-		"description": "\"true\" keeps the machine from being destroyed or replaced, also when its manifest is removed.",
-	}}
+	text := func(about string, more map[string]any) map[string]any {
+		out := map[string]any{"type": "string", "description": about}
+		maps.Copy(out, more)
+		return out
+	}
+	return map[string]any{
+		AnnotationProtect: text("\"true\" keeps the machine from being destroyed or replaced, also when its manifest is removed.",
+			map[string]any{"enum": []string{"true", "false"}}),
+		AnnotationAdopt:        text("The libvirt domain that becomes this machine, as virsh list --all names it.", nil),
+		AnnotationPreviousName: text("NAME or NAMESPACE/NAME that this machine had; its domain and disks go with it.", nil),
+		AnnotationDependsOn: text("Machines or sets that have to be ready first: NAME or NAMESPACE/NAME, where wanted with =agent, =tcp:53 and so on.",
+			map[string]any{"examples": []string{"db-1, infra/dns=tcp:53"}}),
+		AnnotationReady: text("When the machine counts as ready: running, agent, tcp:PORT, cloud-init or probe.",
+			map[string]any{"pattern": `^ *(running|agent|tcp:[0-9]+|cloud-init|probe) *$`, "patternErrorMessage": "wanted running, agent, tcp:PORT, cloud-init or probe", "examples": []string{"agent", "tcp:22"}}),
+	}
 }
 
 // value is the schema of what a type's values look like.

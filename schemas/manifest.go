@@ -28,6 +28,8 @@ type File struct {
 	drafts []*draft
 	// paused are the sets whose machines nobody is to touch.
 	paused []Broken
+	// mayHoldFleet says that a Fleet may be in what could not be read.
+	mayHoldFleet bool
 	// members counts the machines that come from sets.
 	members int
 }
@@ -58,6 +60,8 @@ type VM struct {
 	RunStrategy kubevirtv1.VirtualMachineRunStrategy
 	// Owner is the VirtualMachineInstanceReplicaSet or VirtualMachinePool that the machine is a member of; zero for none.
 	Owner Address
+	// Settings are gitvirt's own annotations.
+	Settings Settings
 	// Contents holds what references to Secrets and ConfigMaps resolved to, by VolumeContent, CredentialContent or
 	// PullSecretContent. Sensitive. Filled by Assemble.
 	Contents map[string]Content

@@ -14,6 +14,13 @@ import (
 // file may have asked for nevertheless in Broken and Opaque. The name decides the format: a .json file is read as
 // JSON, every other as YAML, which includes JSON.
 func Parse(name string, content []byte) *File {
+	file := parse(name, content)
+	named := strings.TrimSuffix(path.Base(name), path.Ext(name)) == "gitvirt" // where a Fleet is by convention
+	file.mayHoldFleet = file.Opaque && (named || bytes.Contains(content, []byte(KindFleet)))
+	return file
+}
+
+func parse(name string, content []byte) *File {
 	file := &File{Path: name}
 	content = bytes.TrimPrefix(content, []byte("\ufeff"))
 	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {

@@ -1,7 +1,11 @@
 package schemas
 
 import (
+	"slices"
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -33,6 +37,9 @@ type Policy struct {
 	Rules []Rule `json:"rules,omitempty"`
 	// Rollout is the pace.
 	Rollout Rollout `json:"rollout,omitempty,omitzero"`
+	// Doubt says why the policy is not, or may not be, what the team means: then nothing is carried out by itself. Empty
+	// when it could be read.
+	Doubt string `json:"-"`
 }
 
 // Gates has the gate of each consequence.
@@ -87,7 +94,8 @@ type PowerSchedule struct {
 	TimeZone string `json:"timeZone,omitempty"`
 }
 
-// Budget bounds a kind of step among the machines of a selector. Values are numbers or percentages.
+// Budget bounds a kind of step among the machines of a selector. Values are numbers, or percentages of these machines,
+// rounded up.
 type Budget struct {
 	Name     string   `json:"name"`
 	Selector Selector `json:"selector,omitempty,omitzero"`
@@ -105,9 +113,28 @@ type Rule struct {
 	Expression string `json:"expression"`
 	// Message says what is wrong when it is not.
 	Message string `json:"message"`
-	// Action is what a violation does: "block" (default), "approval" or "warn".
-	Action string `json:"action,omitempty"`
+	// Action is what a violation does; block by default.
+	Action RuleAction `json:"action,omitempty"`
 }
+
+// RuleAction is what happens to a step for which a rule is not true.
+type RuleAction string
+
+// The actions of a rule.
+const (
+	RuleBlock    RuleAction = "block"    // it is not carried out
+	RuleApproval RuleAction = "approval" // it waits for an approval
+	RuleWarn     RuleAction = "warn"     // it is told, and carried out
+)
+
+// OnFailure is what happens to the rest of a revision's steps when one has failed.
+type OnFailure string
+
+// What happens after a failure.
+const (
+	FailureContinue OnFailure = "continue"
+	FailureStop     OnFailure = "stop"
+)
 
 // Rollout is the pace of an apply.
 type Rollout struct {
@@ -115,8 +142,70 @@ type Rollout struct {
 	Parallel int `json:"parallel,omitempty"`
 	// Canary is the part of a revision's steps that has to be ready before the others begin; a number or a percentage.
 	Canary *intstr.IntOrString `json:"canary,omitempty"`
-	// OnFailure is "continue" (default) or "stop": nothing new begins after a step has failed.
-	OnFailure string `json:"onFailure,omitempty"`
+	// OnFailure says whether anything new begins after a step has failed; continue by default.
+	OnFailure OnFailure `json:"onFailure,omitempty"`
 	// ReadyTimeout is how long a guest may take to become ready; 5 minutes by default.
 	ReadyTimeout Duration `json:"readyTimeout,omitempty,omitzero"`
+}
+
+// DefaultReadyTimeout is how long a guest may take to become ready unless the policy says otherwise.
+const DefaultReadyTimeout = 5 * time.Minute
+
+// setDefaults fills in what was not said.
+func (p *Policy) setDefaults() {
+	for _, gate := range p.Apply.each() {
+		if *gate.value == "" {
+			*gate.value = gate.fallback
+		}
+	}
+	for i := range p.Windows {
+		if p.Windows[i].Action == "" {
+			p.Windows[i].Action = WindowAllow
+		}
+	}
+	for i := range p.Rules {
+		if p.Rules[i].Action == "" {
+			p.Rules[i].Action = RuleBlock
+		}
+	}
+	if p.Rollout.OnFailure == "" {
+		p.Rollout.OnFailure = FailureContinue
+	}
+	if p.Rollout.ReadyTimeout == 0 {
+		p.Rollout.ReadyTimeout = Duration(DefaultReadyTimeout)
+	}
+}
+
+// gateField is one field of Gates.
+type gateField struct {
+	name     string
+	value    *Gate
+	fallback Gate
+}
+
+// each lists the gates by their names, those of the smallest consequence first.
+func (g *Gates) each() []gateField {
+	return []gateField{
+		{"create", &g.Create, GateAutomatic},
+		{"live", &g.Live, GateAutomatic},
+		{"next-boot", &g.NextBoot, GateAutomatic},
+		{"power", &g.Power, GateAutomatic},
+		{"migrate", &g.Migrate, GateWindow},
+		{"restart", &g.Restart, GateWindow},
+		{"replace", &g.Replace, GateApproval},
+		{"destroy", &g.Destroy, GateApproval},
+		{"data", &g.Data, GateApproval},
+	}
+}
+
+// Matches reports whether the selector selects a machine of the namespace and labels. One that cannot be read selects all.
+func (s *Selector) Matches(namespace string, machineLabels map[string]string) bool {
+	if len(s.Namespaces) > 0 && !slices.Contains(s.Namespaces, namespace) {
+		return false
+	}
+	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&s.LabelSelector)
+	return err != nil || selector.Matches(labels.Set(machineLabels))
 }

@@ -77,6 +77,7 @@ func (w *draft) readSet(d *document, h *header, own *metav1.ObjectMeta, replicas
 		c.fail(w.within, "no template", "describe the machines under "+pathString("", elements(w.within)))
 	} else {
 		c.selector(selector, templateLabels)
+		c.settings(w, without(own.Annotations, w.object.Annotations))
 		w.object.Annotations = withSettings(w.object.Annotations, own.Annotations)
 		if w.set.paused {
 			c.warn(at("spec", "paused"), "the set is paused: its machines are neither made nor changed nor removed", "remove paused to go on")
@@ -92,6 +93,15 @@ func (w *draft) readSet(d *document, h *header, own *metav1.ObjectMeta, replicas
 	if d.broke && h.nameUsable {
 		d.file.Broken = append(d.file.Broken, w.brokenMembers()...)
 	}
+}
+
+// without returns the annotations that a machine does not have itself.
+func without(set, machine map[string]string) map[string]string {
+	out := maps.Clone(set)
+	for name := range machine {
+		delete(out, name)
+	}
+	return out
 }
 
 // withSettings gives a set's machines the settings of gitvirt that the set itself has.

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+	_ "time/tzdata" // windows have time zones, and a container may have no database of them
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
