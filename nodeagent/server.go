@@ -134,12 +134,40 @@ func statusOf(err error) error {
 		errors.Is(err, images.ErrInvalid), errors.Is(err, images.ErrTooLarge),
 		errors.Is(err, capabilities.ErrMissing), errors.Is(err, hostdevices.ErrUnavailable), errors.Is(err, cpus.ErrTooFew):
 		code = codes.FailedPrecondition
+	case errors.Is(err, ErrNeverReady):
+		code = codes.FailedPrecondition
+	case errors.Is(err, ErrNotReadyInTime):
+		code = codes.DeadlineExceeded
 	case errors.Is(err, diskfile.ErrNoSpace):
 		code = codes.ResourceExhausted
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		code = codes.Canceled
 	}
 	return status.Error(code, err.Error())
+}
+
+// Await waits until a guest is ready; it changes nothing and so ends with its caller.
+func (s *Server) Await(ctx context.Context, request *api.AwaitRequest) (*api.AwaitResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	message, err := s.agent.Await(ctx, request)
+	if err != nil {
+		if s.life.Err() != nil {
+			return nil, status.Error(codes.Unavailable, "the agent stops")
+		}
+		return nil, statusOf(err)
+	}
+	return &api.AwaitResponse{Message: message}, nil
+}
+
+// ReadConsole returns the last lines of a guest's serial console.
+func (s *Server) ReadConsole(_ context.Context, request *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
+	lines, err := s.agent.ReadConsole(request)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &api.ReadConsoleResponse{Lines: lines}, nil
 }
 
 // ListDisks lists every disk that holds data.

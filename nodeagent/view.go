@@ -292,6 +292,23 @@ func (u *update) message(name string) proto.Message {
 	return encodable(out)
 }
 
+// news takes what has changed for a watcher, and reports whether a domain is of it.
+func (v *view) news(w *watcher, name string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	about := w.all || w.dirty[name]
+	w.all = false
+	clear(w.dirty)
+	return about
+}
+
+// healthOf returns what a guest says.
+func (v *view) healthOf(name string) health {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.health[name]
+}
+
 // blind reports whether nothing is known of the host.
 func (v *view) blind() bool {
 	v.mu.Lock()

@@ -69,6 +69,7 @@ func (s *still) Execute(ctx context.Context, _ apply.Target, _ plan.Step, _ func
 	<-ctx.Done()
 	return ctx.Err()
 }
+func (s *still) Await(context.Context, apply.Guest, time.Duration) error { return nil }
 
 type nowhere struct{}
 

@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -86,8 +87,8 @@ func (w *workers) begin(ctx context.Context, target apply.Target, step plan.Step
 	w.inUse[lane]++
 	start := w.r.config.Clock.Now()
 	w.running.Go(func() {
-		results := apply.Run(ctx, target, []plan.Step{step}, w.r.platform, apply.Options{Parallel: 1, Report: w.r.progress})
-		result := outcome{step: step, revision: target.Revision, err: results[0].Err, took: w.r.config.Clock.Now().Sub(start)}
+		result := outcome{step: step, revision: target.Revision, err: w.carryOut(ctx, target, &step)}
+		result.took = w.r.config.Clock.Now().Sub(start)
 		select {
 		case w.done <- result:
 		case <-ctx.Done():
@@ -97,3 +98,17 @@ func (w *workers) begin(ctx context.Context, target apply.Target, step plan.Step
 
 // finished gives the place of a step back.
 func (w *workers) finished(step *plan.Step) { w.inUse[laneOf(step)]-- }
+
+// carryOut has the platform do a step. Whether its guest becomes ready is another question, which holds up nobody's place.
+func (w *workers) carryOut(ctx context.Context, target apply.Target, step *plan.Step) error {
+	event := apply.Event{Address: step.Address, Step: step}
+	err := w.r.platform.Execute(ctx, target, *step, func(text string) {
+		event.Progress = text
+		w.r.progress(event)
+	})
+	w.r.progress(apply.Event{Address: step.Address, Step: step, Done: true, Err: err})
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", step.Action, step.Address, err)
+	}
+	return nil
+}

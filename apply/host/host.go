@@ -232,7 +232,7 @@ func (h *Host) Execute(ctx context.Context, target apply.Target, step plan.Step,
 	}
 	stream, err := h.client.Execute(ctx, request)
 	if err != nil {
-		return kindOf(err)
+		return kindOf(ctx, err)
 	}
 	for {
 		event, err := stream.Recv()
@@ -240,7 +240,7 @@ func (h *Host) Execute(ctx context.Context, target apply.Target, step plan.Step,
 		case errors.Is(err, io.EOF):
 			return fmt.Errorf("%w: the agent ended the step without a result", apply.ErrRetry)
 		case err != nil:
-			return kindOf(err)
+			return kindOf(ctx, err)
 		case event.GetDone():
 			return nil
 		}
@@ -273,8 +273,43 @@ func requestOf(target apply.Target, step plan.Step) (*api.ExecuteRequest, error)
 	return request, addReferences(request.Vm, step.VM)
 }
 
-// kindOf turns the agent's answer into the kinds of package apply.
-func kindOf(err error) error {
+// Await waits until a guest is ready. The agent says when the time is up; should it fail to, nobody waits much longer.
+func (h *Host) Await(ctx context.Context, guest apply.Guest, timeout time.Duration) error {
+	limited, cancel := context.WithTimeout(ctx, timeout+awaitSlack)
+	defer cancel()
+	_, err := h.client.Await(limited, &api.AwaitRequest{
+		Address: guest.Address.String(), Domain: guest.Domain, Ready: string(guest.Ready.Kind), Port: uint32(guest.Ready.Port), //nolint:gosec // a port
+		TimeoutSeconds: max(int64(timeout/time.Second), 1),
+	})
+	switch status.Code(err) {
+	case codes.OK:
+		return nil
+	case codes.DeadlineExceeded, codes.FailedPrecondition, codes.InvalidArgument:
+		return apply.NotReadyError{Reason: reason(err)}
+	default:
+		return kindOf(ctx, err)
+	}
+}
+
+// awaitSlack is how much longer than asked for an answer about a guest is waited for.
+const awaitSlack = 10 * time.Second
+
+// Console returns what a guest printed last on its serial console.
+func (h *Host) Console(ctx context.Context, guest apply.Guest, lines int) ([]string, error) {
+	response, err := h.client.ReadConsole(ctx, &api.ReadConsoleRequest{
+		Address: guest.Address.String(), Domain: guest.Domain, Lines: uint32(max(lines, 0)), //nolint:gosec // a number of lines
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the console of %s: %s", guest.Address, reason(err))
+	}
+	return response.GetLines(), nil
+}
+
+// kindOf turns the agent's answer into the kinds of package apply. That the caller did not wait says nothing about the host.
+func kindOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return apply.ErrLeft
+	}
 	kind := apply.ErrRetry
 	switch status.Code(err) {
 	case codes.Aborted:

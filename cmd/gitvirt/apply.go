@@ -103,7 +103,7 @@ func (c *cli) carryOut(ctx context.Context, target apply.Target, p *plan.Plan, p
 	c.printf("\n")
 	began := map[string]time.Time{}
 	results := apply.Run(ctx, target, p.Executable(), platform.host, apply.Options{
-		Parallel: parallel,
+		Pace: apply.Pace{Parallel: parallel},
 		Report: func(event apply.Event) {
 			name := event.Address.Namespace + "/" + event.Address.Name
 			switch {

@@ -90,7 +90,7 @@ func benchmarkRunning(b *testing.B, n int) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		for _, result := range apply.Run(context.Background(), apply.Target{Fleet: p.Fleet}, p.Executable(), platform, apply.Options{Parallel: n}) {
+		for _, result := range apply.Run(context.Background(), apply.Target{Fleet: p.Fleet}, p.Executable(), platform, apply.Options{Pace: apply.Pace{Parallel: n}}) {
 			if result.Err != nil {
 				b.Fatal(result.Err)
 			}

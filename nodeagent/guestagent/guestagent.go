@@ -204,6 +204,27 @@ func (a Agent) writeFile(ctx context.Context, file, content string) error {
 	return errors.Join(err, a.ask(ctx, "guest-file-close", map[string]any{"handle": handle}, nil))
 }
 
+// ReadFile returns the beginning of a file of the guest, at most limit bytes.
+func (a Agent) ReadFile(ctx context.Context, file string, limit int) ([]byte, error) {
+	var handle int64
+	if err := a.ask(ctx, "guest-file-open", map[string]any{"path": file, "mode": "r"}, &handle); err != nil {
+		return nil, err
+	}
+	var read struct {
+		Content string `json:"buf-b64"`
+	}
+	err := a.ask(ctx, "guest-file-read", map[string]any{"handle": handle, "count": limit}, &read)
+	err = errors.Join(err, a.ask(ctx, "guest-file-close", map[string]any{"handle": handle}, nil))
+	if err != nil {
+		return nil, err
+	}
+	content, err := base64.StdEncoding.DecodeString(read.Content)
+	if err != nil {
+		return nil, errors.New("guest-file-read: the content is not what the protocol says")
+	}
+	return content[:min(len(content), limit)], nil
+}
+
 // KeysOf returns the keys in a text of the form of authorized_keys: its lines, without empty ones and comments, each once.
 func KeysOf(texts ...string) []string {
 	keys := []string{}

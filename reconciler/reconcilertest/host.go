@@ -27,6 +27,7 @@ type Host struct {
 	unknown string
 	edits   map[schemas.Address]int
 	faults  map[schemas.Address]Fault
+	sick    map[schemas.Address]string
 	kept    []status.KeptDisk
 	log     []Execution
 	cached  *plan.Observed
@@ -50,6 +51,7 @@ type Execution struct {
 func NewHost() *Host {
 	return &Host{
 		domains: map[schemas.Address]*plan.Domain{}, edits: map[schemas.Address]int{}, faults: map[schemas.Address]Fault{},
+		sick:    map[schemas.Address]string{},
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -215,6 +217,41 @@ func (h *Host) Execute(ctx context.Context, target apply.Target, step plan.Step,
 	h.busy--
 	h.log = append(h.log, Execution{Address: step.Address, Action: step.Action, Err: err})
 	return err
+}
+
+// Await implements apply.Executor: a guest is ready as soon as it runs, unless SetSick says why it is not.
+func (h *Host) Await(ctx context.Context, guest apply.Guest, timeout time.Duration) error {
+	until := time.NewTimer(timeout)
+	defer until.Stop()
+	for {
+		h.mu.Lock()
+		domain, why := h.domains[guest.Address], h.sick[guest.Address]
+		h.mu.Unlock()
+		switch {
+		case domain == nil || domain.State != plan.StateRunning:
+			return apply.NotReadyError{Reason: "the guest is off"}
+		case why == "":
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return apply.ErrLeft
+		case <-until.C:
+			return apply.NotReadyError{Reason: why}
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// SetSick says why a guest that runs is not ready; "" ends that.
+func (h *Host) SetSick(address schemas.Address, why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if why == "" {
+		delete(h.sick, address)
+		return
+	}
+	h.sick[address] = why
 }
 
 func (h *Host) execute(ctx context.Context, target apply.Target, step plan.Step, progress func(string)) error {

@@ -142,11 +142,16 @@ func PersistentNVRAM(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
 		firmware.Bootloader.EFI.Persistent != nil && *firmware.Bootloader.EFI.Persistent
 }
 
+// ConsoleLog keeps what a guest writes to its serial console.
+func (l Layout) ConsoleLog(vm schemas.Address) string {
+	return filepath.Join(l.VM(vm), "console.log")
+}
+
 // Host is what rendering a machine needs to know of the host's files.
 func (l Layout) Host(vm schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec, domainType string) domainxml.Host {
 	return domainxml.Host{
 		DomainType: domainType,
-		ConsoleLog: filepath.Join(l.VM(vm), "console.log"),
+		ConsoleLog: l.ConsoleLog(vm),
 		NVRAM:      l.NVRAM(vm, spec),
 		Dir:        l.VM(vm),
 	}
