@@ -19,6 +19,8 @@ type Options struct {
 	Base     string
 	// Policy says which steps wait or are blocked; nil means that none is.
 	Policy Policy
+	// Selection says which objects the plan is about; the zero value is all.
+	Selection Selection
 }
 
 // Policy is what a team allows. It looks at steps and never at what differs: package policy has the one of a Fleet.
@@ -32,7 +34,7 @@ type Policy interface {
 }
 
 // Build compares what git wants with what lives. It never fails on what it finds: whatever it cannot decide safely
-// becomes a step that is blocked or an object that is held, with the reason.
+// becomes a step that is blocked or an object that is held, with the reason. It fails on a Selection that nothing matches.
 func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error) {
 	p := &Plan{
 		FormatVersion: FormatVersion,
@@ -48,14 +50,16 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 	for _, paused := range want.Paused {
 		p.Held = append(p.Held, Held{Address: paused.Address, Reason: "it is paused (spec.paused): its machines are left as they are"})
 	}
+	b := builder{plan: p, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
 	if have.Unknown != "" {
 		p.Unknown = have.Unknown
 		p.UnknownCount = len(want.VMs)
-		err := p.finish()
-		return p, err
+	} else {
+		b.merge(want, have.Domains)
 	}
-	b := builder{plan: p, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
-	b.merge(want, have.Domains)
+	if err := b.narrow(options.Selection, have); err != nil {
+		return nil, err
+	}
 	err := p.finish()
 	return p, err
 }

@@ -213,6 +213,8 @@ type Plan struct {
 	Fleet    string `json:"fleet"`
 	// Policy is a hash of the policy that took part, "" for none.
 	Policy string `json:"policy,omitempty"`
+	// Partial says that only some objects were planned (--target, --exclude); nil when all were.
+	Partial *Partial `json:"partial,omitempty"`
 	// Steps are ordered by address; objects without a step are up to date.
 	Steps []Step `json:"steps"`
 	// Held are the objects with broken manifests: neither changed nor removed.
@@ -222,8 +224,10 @@ type Plan struct {
 	// UnknownCount is the number of objects whose state is unknown.
 	UnknownCount int `json:"unknown_count"`
 	// Unchanged is the number of objects that are as git wants them.
-	Unchanged   int                 `json:"unchanged"`
-	Summary     Summary             `json:"summary"`
+	Unchanged int     `json:"unchanged"`
+	Summary   Summary `json:"summary"`
+	// Notes say what took no part in the plan, for people. They are not part of its ID.
+	Notes       []string            `json:"notes,omitempty"`
 	Diagnostics schemas.Diagnostics `json:"diagnostics,omitempty"`
 }
 
@@ -320,6 +324,9 @@ const idLength = 32
 func (p *Plan) identify() error {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00", p.FormatVersion, p.Fleet, p.Revision, p.Base, p.Unknown, p.Policy)
+	if p.Partial != nil {
+		fmt.Fprintf(h, "%q\x00%q\x00", p.Partial.Targets, p.Partial.Excludes)
+	}
 	for i := range p.Steps {
 		if err := p.Steps[i].identify(p.Fleet); err != nil {
 			return err

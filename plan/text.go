@@ -63,11 +63,50 @@ func (p *Plan) Text(out io.Writer, options TextOptions) error {
 	if len(p.Held) > 0 {
 		t.line("")
 	}
+	t.remarks(p)
 	if len(p.Steps) == 0 && p.Unknown == "" {
-		t.line("No changes. What runs is what revision %s asks for.", shortRevision(p.Revision))
+		which := "What runs"
+		if p.Partial != nil {
+			which = "What was selected"
+		}
+		t.line("No changes. %s is what revision %s asks for.", which, shortRevision(p.Revision))
 	}
 	t.line("%s", t.paint("1", p.SummaryLine()))
 	return t.err
+}
+
+// remarks says what the plan is not about.
+func (t *text) remarks(p *Plan) {
+	if partial := p.Partial; partial != nil {
+		what := ""
+		for _, target := range partial.Targets {
+			what += " --target " + target
+		}
+		for _, exclude := range partial.Excludes {
+			what += " --exclude " + exclude
+		}
+		others := "no other VM would change."
+		if n := partial.LeftOut; n > 0 {
+			others = fmt.Sprintf("%d other VM%s that would change or %s held %s left out.", n, plural(n), verb(n, "is", "are"), verb(n, "is", "are"))
+		}
+		t.line("%s it is about%s; %s", t.paint("33", "This plan is partial:"), what, others)
+		for _, dependency := range partial.Dependencies {
+			t.line("  %s %s", t.paint("33", "note:"), dependency)
+		}
+	}
+	for _, note := range p.Notes {
+		t.line("%s %s", t.paint("33", "Note:"), note)
+	}
+	if p.Partial != nil || len(p.Notes) > 0 {
+		t.line("")
+	}
+}
+
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
 }
 
 type text struct {

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// Closest returns the candidate that a misspelt word was most likely meant to be, or "" when none is near.
+func Closest(word string, candidates []string) string { return closest(word, candidates) }
+
 // closest returns the candidate that the user most likely meant by word, or "" when none is near: the same word in
 // another case first, then the one with the smallest edit distance, up to a third of the word's length.
 func closest(word string, candidates []string) string {

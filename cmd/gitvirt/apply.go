@@ -19,16 +19,27 @@ func (c *cli) applyCommand() *cobra.Command {
 	var approved bool
 	var parallel int
 	command := &cobra.Command{
-		Use:   "apply [SOURCE]",
+		Use:   "apply [SOURCE|PLAN]",
 		Short: "Show the plan, then carry it out",
 		Long: `Plan as "gitvirt plan" does, ask, and carry out exactly the steps that were shown. A domain that changed in between
 is left alone and reported. Run it again to go on after a failure.
 
-Exit codes: 0 every step was carried out, 1 an error, a failed step or no approval.`,
+With a file that "gitvirt plan --out" saved, carry out exactly that plan, without asking: it was shown when it was saved. The
+manifests are read again at its revision, the host as it is now; when any object is not as it was, the plan is refused as
+stale, with what moved, and nothing is carried out. Steps that were carried out already are passed over.
+
+Exit codes: 0 every step was carried out (also before), 1 an error, a failed step, a stale plan or no approval.`,
 		Example: `  gitvirt apply ./fleet
-  gitvirt apply --git https://git.example.com/team/fleet.git --rev v1.2 --auto-approve`,
+  gitvirt apply --git https://git.example.com/team/fleet.git --rev v1.2 --auto-approve
+  gitvirt apply ./fleet --target web-1
+  gitvirt apply web.plan`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if file, err := f.planFile(args); err != nil {
+				return err
+			} else if file != nil {
+				return c.applyFile(cmd.Context(), &f, file, parallel)
+			}
 			if err := f.source.argument(args); err != nil {
 				return err
 			}
@@ -39,30 +50,19 @@ Exit codes: 0 every step was carried out, 1 an error, a failed step or no approv
 	f.agent.add(command)
 	flags := command.Flags()
 	flags.StringVar(&f.rev, "rev", "", "revision to apply (default: the head of the branch)")
+	f.addSelection(command)
 	flags.BoolVar(&approved, "auto-approve", false, "carry the plan out without asking")
 	flags.IntVar(&parallel, "parallel", 8, "steps carried out at a time")
 	return command
 }
 
 func (c *cli) apply(ctx context.Context, f *planFlags, approved bool, parallel int) error {
-	snapshot, desired, err := c.read(ctx, &f.source, f.rev)
-	if err != nil {
-		return err
-	}
-	platform, err := c.connect(ctx, &f.agent)
+	p, platform, err := c.planHost(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer platform.close()
-	observed, err := platform.read(ctx)
-	if err != nil {
-		return err
-	}
-	p, err := plan.Build(desired, observed, plan.Options{Revision: snapshot.Revision})
-	if err != nil {
-		return err
-	}
-	if err := p.Text(c.stdout, plan.TextOptions{Color: c.color(), Node: observed.Node}); err != nil {
+	if err := p.Text(c.stdout, plan.TextOptions{Color: c.color(), Node: p.node}); err != nil {
 		return fmt.Errorf("writing the plan: %w", err)
 	}
 	if p.Unknown != "" {
@@ -73,7 +73,7 @@ func (c *cli) apply(ctx context.Context, f *planFlags, approved bool, parallel i
 			return err
 		}
 		target := apply.Target{Fleet: p.Fleet, Revision: p.Revision}
-		if err := c.carryOut(ctx, target, p, platform, parallel); err != nil {
+		if err := c.carryOut(ctx, target, p.Plan, platform, parallel); err != nil {
 			return err
 		}
 	}

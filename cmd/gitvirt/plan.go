@@ -8,8 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gitvirt/gitvirt/plan"
-	"github.com/gitvirt/gitvirt/schemas"
-	"github.com/gitvirt/gitvirt/sources"
 )
 
 // planFlags are what a plan is made of.
@@ -20,6 +18,37 @@ type planFlags struct {
 	from   string
 	to     string
 	output string
+	// out is the file that the plan is saved to.
+	out       string
+	selection plan.Selection
+}
+
+// revision is the one that is planned against the host: --to says the same as --rev when there is no --from.
+func (f *planFlags) revision() string {
+	if f.rev == "" {
+		return f.to
+	}
+	return f.rev
+}
+
+// addSelection adds the flags that make a plan partial.
+func (f *planFlags) addSelection(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringArrayVar(&f.selection.Targets, "target", nil, "only this VM: NAME, NAMESPACE/NAME or the address, with * and ? (may be repeated)")
+	flags.StringArrayVar(&f.selection.Excludes, "exclude", nil, "all VMs but this one, named as for --target (may be repeated)")
+}
+
+// check refuses flags that contradict each other.
+func (f *planFlags) check() error {
+	switch {
+	case f.rev != "" && f.from != "":
+		return errors.New("--rev is planned against the host and --from against another revision; name the second one with --to")
+	case f.rev != "" && f.to != "":
+		return errors.New("--rev and --to name the same thing, the revision that is planned; leave one out")
+	case f.out != "" && f.from != "":
+		return errors.New("--out saves a plan for a host, and --from compares revisions; leave one out")
+	}
+	return nil
 }
 
 func (c *cli) planCommand() *cobra.Command {
@@ -31,22 +60,27 @@ func (c *cli) planCommand() *cobra.Command {
 		Long: `Compare the manifests of a directory or a git revision with what lives on this host, and show every step with its
 consequence. With --from and --to two revisions are compared and no host is needed. Nothing is changed.
 
+--to REV (or --rev REV) without --from shows what going to that revision means for this host now: what it would take to
+go back, or to go ahead to a branch. --out FILE saves the plan, and "gitvirt apply FILE" carries out exactly that.
+
 Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host; with --detailed-exitcode also
 2 when there is something to do.`,
 		Example: `  gitvirt plan ./fleet
   gitvirt plan --git https://git.example.com/team/fleet.git --rev main
+  gitvirt plan --git ./fleet.git --to HEAD~3
   gitvirt plan --git ./fleet.git --from main --to feature
+  gitvirt plan ./fleet --target 'web-*' --exclude web-3 --out web.plan
   gitvirt plan ./fleet -o json --detailed-exitcode`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.source.argument(args); err != nil {
+			if err := errors.Join(f.check(), f.source.argument(args)); err != nil {
 				return err
 			}
-			p, node, err := c.plan(cmd.Context(), &f)
+			p, err := c.plan(cmd.Context(), &f)
 			if err != nil {
 				return err
 			}
-			return c.showPlan(p, node, f.output, detailed)
+			return c.showPlan(p, &f, detailed)
 		},
 	}
 	f.source.add(command)
@@ -54,22 +88,30 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
 	flags := command.Flags()
 	flags.StringVar(&f.rev, "rev", "", "revision to plan (default: the head of the branch)")
 	flags.StringVar(&f.from, "from", "", "compare with this revision instead of the host")
-	flags.StringVar(&f.to, "to", "", "the revision that --from is compared with (default: the head of the branch)")
+	flags.StringVar(&f.to, "to", "", "revision to go to: from the host as it is, as --rev, or from --from (default: the head of the branch)")
+	flags.StringVar(&f.out, "out", "", "save the plan to this file for \"gitvirt apply FILE\"")
+	f.addSelection(command)
 	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 2 when there is something to do")
 	addOutput(command, &f.output, "text", "json", "yaml")
 	return command
 }
 
-func (c *cli) showPlan(p *plan.Plan, node, output string, detailed bool) error {
+func (c *cli) showPlan(p *hostPlan, f *planFlags, detailed bool) error {
 	var err error
-	if output == "text" {
-		err = p.Text(c.stdout, plan.TextOptions{Color: c.color(), Node: node})
+	if f.output == "text" {
+		err = p.Text(c.stdout, plan.TextOptions{Color: c.color(), Node: p.node})
 	} else {
-		err = c.print(p, output)
+		err = c.print(p.Plan, f.output)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the plan: %w", err)
+	}
+	if f.out != "" {
+		if err := c.savePlan(f.out, p); err != nil {
+			return err
+		}
 	}
 	switch {
-	case err != nil:
-		return fmt.Errorf("writing the plan: %w", err)
 	case p.Diagnostics.Errors() > 0 || p.Unknown != "":
 		return errSilent
 	case detailed && len(p.Steps) > 0:
@@ -78,42 +120,64 @@ func (c *cli) showPlan(p *plan.Plan, node, output string, detailed bool) error {
 	return nil
 }
 
-// plan makes the plan that the flags ask for and names what it is compared with.
-func (c *cli) plan(ctx context.Context, f *planFlags) (p *plan.Plan, node string, err error) {
-	if f.to != "" && f.from == "" {
-		return nil, "", errors.New("--to needs --from; use --rev to plan a revision against the host")
-	}
-	rev := f.rev
-	if f.from != "" {
-		rev = f.to
-	}
-	snapshot, desired, err := c.read(ctx, &f.source, rev)
+// hostPlan is a plan against a host, with what is needed to save it.
+type hostPlan struct {
+	*plan.Plan
+	node   string
+	origin plan.Origin
+}
+
+// planHost plans one revision against a host. The caller closes the platform, unless there is an error.
+func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform, error) {
+	snapshot, desired, err := c.read(ctx, &f.source, f.revision())
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	if f.from != "" {
-		return c.planBetween(ctx, f, snapshot, desired)
+	origin, err := c.origin(&f.source, snapshot)
+	if err != nil {
+		return nil, nil, err
 	}
 	platform, err := c.connect(ctx, &f.agent)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	defer platform.close()
 	observed, err := platform.read(ctx)
 	if err != nil {
-		return nil, "", err
+		platform.close()
+		return nil, nil, err
 	}
-	p, err = plan.Build(desired, observed, plan.Options{Revision: snapshot.Revision})
-	return p, observed.Node, err
+	p, err := plan.Build(desired, observed, plan.Options{Revision: snapshot.Revision, Selection: f.selection})
+	if err != nil {
+		platform.close()
+		return nil, nil, err
+	}
+	return &hostPlan{p, observed.Node, origin}, platform, nil
+}
+
+// plan makes the plan that the flags ask for and names what it is compared with.
+func (c *cli) plan(ctx context.Context, f *planFlags) (*hostPlan, error) {
+	if f.from != "" {
+		return c.planBetween(ctx, f)
+	}
+	p, platform, err := c.planHost(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	platform.close()
+	return p, nil
 }
 
 // planBetween compares two revisions.
-func (c *cli) planBetween(ctx context.Context, f *planFlags, to *sources.Snapshot, desired *schemas.Desired) (*plan.Plan, string, error) {
+func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) {
+	to, desired, err := c.read(ctx, &f.source, f.to)
+	if err != nil {
+		return nil, err
+	}
 	from, before, err := c.read(ctx, &f.source, f.from)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	observed := plan.FromDesired(before, from.Revision)
-	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision})
-	return p, "revision " + f.from, err
+	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection})
+	return &hostPlan{Plan: p, node: "revision " + f.from}, err
 }

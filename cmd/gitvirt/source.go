@@ -22,7 +22,9 @@ import (
 type sourceFlags struct {
 	dir string
 	// more are files that are read together with dir, which is then one, too.
-	more   []string
+	more []string
+	// base is the folder that the names of files are relative to; empty is where we are.
+	base   string
 	config git.Config
 }
 
@@ -131,7 +133,7 @@ func (c *cli) read(ctx context.Context, f *sourceFlags, rev string, options ...s
 
 // isFile reports whether the source is a single file.
 func (f *sourceFlags) isFile() bool {
-	info, err := os.Stat(f.dir)
+	info, err := os.Stat(f.at(f.dir))
 	return f.dir != "" && err == nil && !info.IsDir()
 }
 
@@ -154,7 +156,7 @@ func readDirectory(ctx context.Context, f *sourceFlags, rev string) (*sources.Sn
 	if rev != "" {
 		return nil, errors.New("a directory has no revisions; name the repository with --git")
 	}
-	info, err := os.Stat(f.dir)
+	info, err := os.Stat(f.at(f.dir))
 	if err != nil {
 		var missing *fs.PathError
 		if errors.As(err, &missing) {
@@ -163,7 +165,7 @@ func readDirectory(ctx context.Context, f *sourceFlags, rev string) (*sources.Sn
 		return nil, fmt.Errorf("reading manifests: %w", err)
 	}
 	if !info.IsDir() {
-		return readFiles(append([]string{f.dir}, f.more...), f.config.Limits.WithDefaults().FileBytes)
+		return f.readFiles()
 	}
 	source, err := directory.Open(f.dir, f.config.Limits)
 	if err != nil {
@@ -172,32 +174,43 @@ func readDirectory(ctx context.Context, f *sourceFlags, rev string) (*sources.Sn
 	return source.Poll(ctx)
 }
 
+// at is where a file or folder lies.
+func (f *sourceFlags) at(name string) string {
+	if f.base == "" || filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(f.base, name)
+}
+
+// files are the names of a source that is single files.
+func (f *sourceFlags) files() []string { return append([]string{f.dir}, f.more...) }
+
 // readFiles reads single files of manifests.
-func readFiles(paths []string, limit int64) (*sources.Snapshot, error) {
-	snapshot := &sources.Snapshot{Revision: filepath.Base(paths[0])}
-	for _, path := range paths {
-		file, err := readFile(path, limit)
+func (f *sourceFlags) readFiles() (*sources.Snapshot, error) {
+	snapshot := &sources.Snapshot{Revision: filepath.Base(f.dir)}
+	for _, name := range f.files() {
+		content, err := f.readFile(name)
 		if err != nil {
 			return nil, err
 		}
-		snapshot.Files = append(snapshot.Files, file)
+		snapshot.Files = append(snapshot.Files, schemas.Parse(name, content))
 	}
 	return snapshot, nil
 }
 
-func readFile(path string, limit int64) (*schemas.File, error) {
-	info, err := os.Stat(path)
+func (f *sourceFlags) readFile(name string) ([]byte, error) {
+	info, err := os.Stat(f.at(name))
 	if err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", err)
 	}
-	if info.Size() > limit {
-		return nil, fmt.Errorf("reading manifests: %s has %d bytes, more than the limit of %d; raise --max-file-bytes", path, info.Size(), limit)
+	if limit := f.config.Limits.WithDefaults().FileBytes; info.Size() > limit {
+		return nil, fmt.Errorf("reading manifests: %s has %d bytes, more than the limit of %d; raise --max-file-bytes", name, info.Size(), limit)
 	}
-	content, err := os.ReadFile(path)
+	content, err := os.ReadFile(f.at(name))
 	if err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", err)
 	}
-	return schemas.Parse(path, content), nil
+	return content, nil
 }
 
 // tell writes the diagnostics and reports whether there are errors among them.
