@@ -56,6 +56,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 		p.UnknownCount = len(want.VMs)
 	} else {
 		b.merge(want, have.Domains)
+		b.order()
 	}
 	if err := b.narrow(options.Selection, have); err != nil {
 		return nil, err

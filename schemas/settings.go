@@ -179,6 +179,23 @@ func (c *checker) ready(s *Settings, w *draft, path []any, value string) bool {
 	return false
 }
 
+// DependenciesOf reads the dependencies of a machine that was applied once, whose annotations were checked then. What cannot
+// be read is left out.
+func DependenciesOf(annotations map[string]string, namespace string) []Dependency {
+	var out []Dependency
+	for item := range strings.SplitSeq(annotations[AnnotationDependsOn], ",") {
+		text, readyText, _ := strings.Cut(strings.TrimSpace(item), "=")
+		one := Dependency{}
+		var problem string
+		if one.Namespace, one.Name, problem = machineName(strings.TrimSpace(text), namespace); problem != "" {
+			continue
+		}
+		one.Ready, _ = ParseReady(strings.TrimSpace(readyText)) // the zero value where nothing is said
+		out = append(out, one)
+	}
+	return out
+}
+
 // machineName reads NAME or NAMESPACE/NAME.
 func machineName(text, namespace string) (inNamespace, name, problem string) {
 	name = text
