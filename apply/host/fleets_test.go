@@ -15,19 +15,27 @@ import (
 
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/schemas/schemastest"
 )
 
-// The rounds of TestFleets: each draws a fleet and edits it several times.
-const fleetRounds = 12
+// The rounds of a property: each draws a fleet and edits it several times.
+const (
+	fleetRounds     = 12
+	realFleetRounds = 3
+)
+
+// fleetPatience bounds every wait: real guests that are told to let go of a device take their time.
+const fleetPatience = 2 * time.Minute
 
 // TestFleets holds what is true of every fleet and every edit of it, with the real agent on the fake hypervisor: after an
 // apply the plan is empty, the order of files and domains decides nothing, twice equals once, and no rendering holds a
 // byte of a secret.
 func TestFleets(t *testing.T) {
-	eachRound(t, func(rt *rapid.T) {
+	eachRound(t, fleetRounds, func(rt *rapid.T) {
 		s := newFleetStory(t, rt)
 		defer s.stop()
 		fleet := schemastest.Draw(rt)
@@ -45,7 +53,7 @@ func TestFleets(t *testing.T) {
 // TestInterruptedFleets kills the agent before a drawn call of the hypervisor in the middle of applying an edit, starts it
 // again and goes on: the end is the same.
 func TestInterruptedFleets(t *testing.T) {
-	eachRound(t, func(rt *rapid.T) {
+	eachRound(t, fleetRounds, func(rt *rapid.T) {
 		s := newFleetStory(t, rt)
 		defer func() { s.stop() }()
 		fleet := schemastest.Draw(rt)
@@ -65,10 +73,9 @@ func TestInterruptedFleets(t *testing.T) {
 	})
 }
 
-// eachRound is rapid.Check for a story that takes seconds: fewer rounds, GITVIRT_ROUNDS says how many.
-func eachRound(t *testing.T, story func(*rapid.T)) {
+// eachRound is rapid.Check for a story that takes seconds: fewer rounds, or as many as GITVIRT_ROUNDS says.
+func eachRound(t *testing.T, rounds int, story func(*rapid.T)) {
 	t.Helper()
-	rounds := fleetRounds
 	if more, err := strconv.Atoi(os.Getenv("GITVIRT_ROUNDS")); err == nil {
 		rounds = more
 	}
@@ -81,6 +88,35 @@ func eachRound(t *testing.T, story func(*rapid.T)) {
 		defer func() { failed = failed || !done }()
 		story(rt)
 		done = true
+	})
+}
+
+// TestFleetsOnLibvirt is TestFleets with guests that boot on a real libvirt.
+func TestFleetsOnLibvirt(t *testing.T) {
+	image := libvirttest.PushGuest(t)
+	daemon := libvirttest.Start(t)
+	driver := libvirt.New(daemon.URI)
+	defer func() { _ = driver.Close() }()
+	eachRound(t, realFleetRounds, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp("", "gitvirt-fleets-") // not t.TempDir: QEMU's user must reach it
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		s := &fleetStory{rig: &rig{t: t, driver: driver, dir: dir}, rt: rt}
+		s.start()
+		defer func() { s.stop() }()
+		fleet := schemastest.Draw(rt)
+		fleet.Image = image
+		for range 2 {
+			want := assemble(rt, fleet)
+			p := s.orderDecidesNothing(want, fleet)
+			s.showsNoSecret(p, fleet)
+			s.applied(p, want)
+			s.appliedAgain(p, want)
+			fleet = fleet.Edit(rt)
+		}
+		s.becomes(assemble(rt, fleet.Empty()))
 	})
 }
 
@@ -100,14 +136,12 @@ type fleetStory struct {
 
 func newFleetStory(t *testing.T, rt *rapid.T) *fleetStory {
 	t.Helper()
-	r := &rig{t: t, hypervisor: fake.New(), dir: t.TempDir()}
-	r.start()
-	return &fleetStory{rig: r, rt: rt}
+	return &fleetStory{rig: newFakeRig(t), rt: rt}
 }
 
 // known waits for a picture of the host that satisfies a condition.
 func (s *fleetStory) known(what string, condition func(plan.Observed) bool) plan.Observed {
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(fleetPatience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if observed := s.host.Observed(); observed.Unknown == "" && condition(observed) {
 			return observed
 		}
@@ -180,7 +214,7 @@ func settled(p *plan.Plan) bool {
 // becomes plans and applies until nothing is left to do.
 func (s *fleetStory) becomes(want *schemas.Desired) {
 	var last error
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(fleetPatience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		p := s.build(want)
 		if settled(p) {
 			return
@@ -213,7 +247,10 @@ func (s *fleetStory) appliedAgain(p *plan.Plan, want *schemas.Desired) {
 }
 
 // changing are the hypervisor's methods that change something.
-var changing = []fake.Method{fake.Define, fake.SetPower, fake.SetMetadata, fake.Undefine}
+var changing = []fake.Method{
+	fake.Define, fake.SetPower, fake.SetMetadata, fake.Undefine,
+	fake.AttachDevice, fake.DetachDevice, fake.UpdateDevice, fake.SetVCPUs, fake.SetMemory, fake.ResizeDisk,
+}
 
 // killedBefore ends the agent in the middle of the n-th call of the hypervisor that changes something.
 func (s *fleetStory) killedBefore(n int) {

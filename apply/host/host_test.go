@@ -31,18 +31,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type rig struct {
 	t          *testing.T
 	hypervisor *fake.Hypervisor
-	dir        string
-	redirects  redirects
-	host       *host.Host
-	stop       func()
-	end        func() // ends the agent in the middle of what it does
+	// driver is what the agent drives: the fake, unless it is a real libvirt.
+	driver    hypervisor.Hypervisor
+	dir       string
+	redirects redirects
+	host      *host.Host
+	stop      func()
+	end       func() // ends the agent in the middle of what it does
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, hypervisor: fake.New(), dir: t.TempDir()}
-	r.start()
+	r := newFakeRig(t)
 	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+func newFakeRig(t *testing.T) *rig {
+	t.Helper()
+	h := fake.New()
+	r := &rig{t: t, hypervisor: h, driver: h, dir: t.TempDir()}
+	r.start()
 	return r
 }
 
@@ -51,7 +60,7 @@ func (r *rig) start() {
 	r.t.Helper()
 	agent, err := nodeagent.New(nodeagent.Config{
 		Node: "host-1", StateDir: filepath.Join(r.dir, "agent"), DomainType: "qemu", Resync: 50 * time.Millisecond,
-	}, r.hypervisor, nodeagent.WithRedirects(&r.redirects))
+	}, r.driver, nodeagent.WithRedirects(&r.redirects))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func TestNewKeysNeedNoRestart(t *testing.T) {
 // live returns the root element of the running guest's definition, whose id changes with each start.
 func (r *rig) live(name string) string {
 	r.t.Helper()
-	domain, err := r.hypervisor.Domain(context.Background(), name)
+	domain, err := r.driver.Domain(context.Background(), name)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -17,7 +17,9 @@ import (
 type Fleet struct {
 	// Spec is the spec of the Fleet, YAML at two spaces.
 	Spec string
-	vms  map[string]vm
+	// Image is what the machines boot: an image with /boot/vmlinuz and /boot/initramfs.img; none for machines that boot nothing.
+	Image string
+	vms   map[string]vm
 	// kept are the sizes of the disks that ever were, by machine and disk: they outlive their machine and never shrink.
 	kept map[string]int
 }
@@ -109,7 +111,7 @@ func (v *vm) newSecret(t *rapid.T) {
 
 // Edit returns the fleet after one to four edits, of any kind.
 func (f Fleet) Edit(t *rapid.T) Fleet {
-	out := Fleet{Spec: f.Spec, vms: make(map[string]vm, len(f.vms)), kept: maps.Clone(f.kept)}
+	out := Fleet{Spec: f.Spec, Image: f.Image, vms: make(map[string]vm, len(f.vms)), kept: maps.Clone(f.kept)}
 	for name, v := range f.vms {
 		v.disks = maps.Clone(v.disks)
 		out.vms[name] = v
@@ -186,6 +188,9 @@ func (v *vm) editInterface(t *rapid.T) {
 	}
 }
 
+// Empty returns the fleet without its machines.
+func (f Fleet) Empty() Fleet { return Fleet{Spec: f.Spec, Image: f.Image, kept: f.kept} }
+
 // Secrets are what must not be in any rendering, as it is and as it is encoded.
 func (f Fleet) Secrets() []string {
 	var out []string
@@ -204,7 +209,7 @@ func (f Fleet) Secrets() []string {
 func (f Fleet) Files() []*schemas.File {
 	text := map[string]string{"gitvirt.yaml": "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata:\n  name: fleet\nspec:\n  drift: correct\n" + f.Spec}
 	for name, v := range f.vms {
-		text[name+".yaml"] = v.manifest(name)
+		text[name+".yaml"] = v.manifest(name, f.Image)
 	}
 	var files []*schemas.File
 	for _, path := range slices.Sorted(maps.Keys(text)) {

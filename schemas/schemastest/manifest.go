@@ -8,7 +8,7 @@ import (
 )
 
 // manifest writes the machine and the objects that it refers to.
-func (v *vm) manifest(name string) string {
+func (v *vm) manifest(name, image string) string {
 	var b strings.Builder
 	line := func(indent int, format string, args ...any) {
 		b.WriteString(strings.Repeat(" ", indent))
@@ -31,8 +31,14 @@ func (v *vm) manifest(name string) string {
 	line(6, "domain:")
 	line(8, "cpu: {sockets: %d, cores: 1, threads: 1%s}", v.sockets, optional(v.maxSockets > 0, ", maxSockets: %d", v.maxSockets))
 	line(8, "memory: {guest: %dMi%s}", v.memory, optional(v.maxMemory > 0, ", maxGuest: %dMi", v.maxMemory))
+	if v.bootMenu || image != "" {
+		line(8, "firmware:")
+	}
 	if v.bootMenu {
-		line(8, "firmware: {bootloader: {bios: {useSerial: true}}}")
+		line(10, "bootloader: {bios: {useSerial: true}}")
+	}
+	if image != "" {
+		line(10, "kernelBoot:\n            kernelArgs: console=ttyS0 quiet swiotlb=noforce\n            container: {image: \"%s\", kernelPath: /boot/vmlinuz, initrdPath: /boot/initramfs.img}", image)
 	}
 	v.devices(line)
 	v.volumes(line, name)
