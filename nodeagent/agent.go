@@ -40,6 +40,8 @@ type Config struct {
 	Resync time.Duration
 	// Clock is the time of probes and of what is tried again in guests; nil means the real one.
 	Clock probes.Clock
+	// Now is the time that records note; nil means the real one.
+	Now func() time.Time
 	// Describe fills in what GetNode answers about the host; nil leaves it empty.
 	Describe func(ctx context.Context, node *api.Node)
 	Logger   *slog.Logger
@@ -76,6 +78,9 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	}
 	if config.Clock == nil {
 		config.Clock = probes.SystemClock{}
+	}
+	if config.Now == nil {
+		config.Now = time.Now
 	}
 	machines := filepath.Join(config.StateDir, "vms")
 	if err := os.MkdirAll(machines, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below

@@ -18,7 +18,9 @@ type conclusions struct {
 	// definition is a digest of the persistent definition, but for its metadata, and of all that it is compared with.
 	definition [sha256.Size]byte
 	changes    []*api.Change
-	failure    string
+	// running is how the running guest differs from what its own record tells of.
+	running []*api.Change
+	failure string
 	// unreadConfig and unreadLive are the paths of what is unknown in the definition and in the running guest's XML.
 	unreadConfig, unreadLive []string
 }
@@ -29,9 +31,9 @@ func (c *conclusions) unread() []string {
 	return slices.Compact(all)
 }
 
-// conclude reads a domain's XML, as far as it changed since before, which may be nil. live is the digest of the running
-// guest's XML.
-func (a *Agent) conclude(record *domainxml.Record, domain hypervisor.Domain, live [sha256.Size]byte, before *seen) conclusions {
+// conclude reads a domain's XML, as far as it changed since before, which may be nil. started is the record in the running
+// guest's XML, nil without one.
+func (a *Agent) conclude(record, started *domainxml.Record, domain hypervisor.Domain, read facts, before *seen) conclusions {
 	now := conclusions{definition: definitionDigest(record, domain.Config)}
 	switch {
 	case domain.Config == "":
@@ -39,16 +41,20 @@ func (a *Agent) conclude(record *domainxml.Record, domain hypervisor.Domain, liv
 		now.changes, now.failure, now.unreadConfig = before.changes, before.failure, before.unreadConfig
 	default:
 		var err error
-		if now.changes, now.unreadConfig, err = a.inspect(record, domain.Config); err != nil {
+		now.changes, now.unreadConfig, err = a.inspect(record, domain.Config, (*domainxml.Reader).Inspect)
+		if err != nil {
 			now.failure = err.Error()
 		}
 	}
 	switch {
 	case domain.Live == "":
-	case before != nil && before.domain.live == live:
-		now.unreadLive = before.unreadLive
-	default:
+	case before != nil && before.domain.live == read.live:
+		now.running, now.unreadLive = before.conclusions.running, before.unreadLive
+	case started == nil:
 		now.unreadLive = a.reader.Unread(domain.Live)
+	default:
+		// A guest that cannot be compared is told without a difference: the next boot gives it what is defined.
+		now.running, now.unreadLive, _ = a.inspect(started, domain.Live, (*domainxml.Reader).InspectRunning)
 	}
 	return now
 }
@@ -67,36 +73,38 @@ func definitionDigest(record *domainxml.Record, config string) [sha256.Size]byte
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// inspect compares the persistent definition with what its own record renders to, and tells what of it is unknown.
-func (a *Agent) inspect(record *domainxml.Record, config string) (drift []*api.Change, unread []string, err error) {
+// comparison compares a document of a domain with its machine, and tells what of it is unread.
+type comparison func(*domainxml.Reader, domainxml.Machine, string) ([]domainxml.Difference, []string, error)
+
+// inspect compares a document of a domain with what its own record renders to, and tells what of it is unknown.
+func (a *Agent) inspect(record *domainxml.Record, document string, compare comparison) (drift []*api.Change, unread []string, err error) {
 	object, _, err := schemas.ParseRecord(record.Spec, true)
 	if err != nil {
-		return nil, a.reader.Unread(config), fmt.Errorf("reading the record: %w", err)
+		return nil, a.reader.Unread(document), fmt.Errorf("reading the record: %w", err)
 	}
 	host := a.host(record.Address, &object.Spec.Template.Spec)
 	host.Assignment = record.Assignment
-	differences, unread, err := a.reader.Inspect(domainxml.Machine{
-		Address: record.Address, Spec: &object.Spec.Template.Spec, Host: host, Volumes: record.Volumes,
-	}, config)
+	machine := domainxml.Machine{
+		Address: record.Address, Spec: &object.Spec.Template.Spec, Host: host, Volumes: record.Volumes, Record: record,
+	}
+	differences, unread, err := compare(a.reader, machine, document)
 	if err != nil {
 		return nil, unread, err
 	}
-	for _, difference := range differences {
-		drift = append(drift, &api.Change{
-			Path: difference.Path, Before: jsonValue(difference.Want), After: jsonValue(difference.Have),
-		})
+	for _, one := range machine.Attribute(differences) {
+		drift = append(drift, &api.Change{Path: one.Path, Before: jsonValue(one.Want), After: jsonValue(one.Have)})
 	}
 	return drift, unread, nil
 }
 
-// jsonValue encodes a fact; the empty one means that it is not there.
-func jsonValue(fact string) []byte {
-	if fact == "" {
+// jsonValue encodes a fact; nil means that it is not there.
+func jsonValue(fact any) []byte {
+	if fact == nil {
 		return nil
 	}
 	encoded, err := json.Marshal(fact)
 	if err != nil {
-		return nil // a string always has a JSON form
+		return nil // strings, numbers and booleans always have a JSON form
 	}
 	return encoded
 }

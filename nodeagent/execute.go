@@ -173,6 +173,7 @@ func (e *execution) define(ctx context.Context) error {
 	if before != nil && e.request.GetPower() != "cycle" {
 		record.Ran, record.Stop = before.Ran, before.Stop
 	}
+	record.Pending = e.pending(record)
 	definition, err := e.render(record)
 	if err != nil {
 		return err
@@ -192,9 +193,22 @@ func (e *execution) define(ctx context.Context) error {
 		return err
 	}
 	if e.request.GetPower() == "" && e.active() && e.request.GetLive() {
+		record.Pending, record.ChangedLive = 0, e.now.running != nil && (e.now.running.ChangedLive || e.now.running.Hash != record.Hash)
 		return e.mark(ctx, record)
 	}
 	return nil
+}
+
+// pending is since when the running guest has been without what is configured, when it is without that once a record is
+// defined: a second change does not make the wait look shorter.
+func (e *execution) pending(record *domainxml.Record) int64 {
+	if !e.active() || e.now.running == nil || e.now.running.Hash == record.Hash {
+		return 0
+	}
+	if before := e.now.record; before != nil && before.Pending != 0 && before.Hash != e.now.running.Hash {
+		return before.Pending
+	}
+	return e.agent.config.Now().Unix()
 }
 
 // undefine makes room for a domain that is made anew.
@@ -306,7 +320,7 @@ func (e *execution) start(ctx context.Context) error {
 	if err := e.agent.hypervisor.SetPower(ctx, e.name, power); err != nil {
 		return fmt.Errorf("starting %s: %w", e.name, err)
 	}
-	record.Ran, record.Stop = true, ""
+	record.Ran, record.Stop, record.Pending, record.ChangedLive = true, "", 0, false
 	return e.mark(ctx, &record)
 }
 

@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -90,11 +91,14 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		return now
 	}
 	now.record = record
+	var started *domainxml.Record
 	if domain.Live != "" {
-		if now.running, err = domainxml.ParseRecord(domain.Live); err != nil {
-			now.running = record
+		if started, err = domainxml.ParseRecord(domain.Live); err != nil {
+			started = nil
 		}
+		now.running = cmp.Or(started, record)
 	}
+	now.conclusions = a.conclude(record, started, domain, read, before)
 	message := &api.Domain{
 		Address: record.Address.String(), Name: domain.Name, Uuid: domain.UUID, Fleet: record.Fleet,
 		Revision: record.Revision, Source: record.Source, State: stateName(domain.State), Stop: stopReason(domain, record),
@@ -104,7 +108,7 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 	if now.running != nil {
 		message.RunningHash = now.running.Hash
 		if now.running.Hash != record.Hash {
-			message.RunningRecord = now.running.Spec
+			message.RunningRecord, message.PendingSinceUnix = now.running.Spec, record.Pending
 		}
 	}
 	if before != nil && domain.State.Active() {
@@ -120,8 +124,7 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 			Volume: volume.Name, Kind: volume.Kind, Path: volume.Path, CapacityBytes: volume.Capacity, Keep: keeps(volume.Kind),
 		})
 	}
-	now.conclusions = a.conclude(record, domain, read.live, before)
-	message.Drift, message.Unread = now.changes, now.unread()
+	message.Drift, message.RunningDrift, message.Unread = now.changes, now.conclusions.running, now.unread()
 	if now.failure != "" {
 		now.problem = now.failure
 		message.Problem = now.problem
@@ -166,7 +169,7 @@ func missing(record *domainxml.Record) *seen {
 }
 
 // fingerprint changes with everything that a plan depends on: the definition, what was applied, the power state, and
-// what the running guest was started with. Of the record only what gitvirt applied counts, not what it noted since.
+// what the running guest was started with and how it differs from that. Of the record only what gitvirt applied counts, not what it noted since.
 func fingerprint(now *seen, config string) string {
 	h := sha256.New()
 	running, applied := "", ""
@@ -180,6 +183,9 @@ func fingerprint(now *seen, config string) string {
 	before, metadata, _ := strings.Cut(config, "<metadata>")
 	_, after, _ := strings.Cut(metadata, "</metadata>")
 	fmt.Fprintf(h, "%s\x00%s", before, after)
+	for _, change := range now.conclusions.running {
+		fmt.Fprintf(h, "\x00%s\x00%s\x00%s", change.GetPath(), change.GetBefore(), change.GetAfter())
+	}
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 

@@ -34,6 +34,7 @@ type rig struct {
 	fake   *fake.Hypervisor
 	client api.AgentClient
 	stop   func()
+	now    func() time.Time // the agent's, nil for the real one
 
 	mu      sync.Mutex
 	domains map[string]*api.Domain
@@ -42,13 +43,25 @@ type rig struct {
 
 func newRig(t *testing.T, files map[string]string) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: t.TempDir(), fake: fake.New()}
+	r := unstartedRig(t)
 	for name, content := range files {
 		r.file(name, content)
 	}
-	r.start(r.fake, nodeagent.WithHostRoot(filepath.Join(r.dir, "host")))
+	r.begin()
+	return r
+}
+
+func unstartedRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, dir: t.TempDir(), fake: fake.New(), stop: func() {}}
 	t.Cleanup(func() { r.stop() })
 	return r
+}
+
+// begin starts the agent, also one that was stopped.
+func (r *rig) begin() {
+	r.t.Helper()
+	r.start(r.fake, nodeagent.WithHostRoot(filepath.Join(r.dir, "host")))
 }
 
 // file puts a file on the host, or makes a link of "-> target".
@@ -82,7 +95,7 @@ func (r *rig) start(h hypervisor.Hypervisor, options ...nodeagent.Option) {
 	r.t.Helper()
 	agent, err := nodeagent.New(nodeagent.Config{
 		Node: "host-1", StateDir: filepath.Join(r.dir, "state"), DomainType: "qemu", Resync: 50 * time.Millisecond,
-		Clock: quick{}, Logger: logger(r),
+		Clock: quick{}, Now: r.now, Logger: logger(r),
 	}, h, options...)
 	if err != nil {
 		r.t.Fatal(err)

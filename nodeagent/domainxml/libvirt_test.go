@@ -299,5 +299,10 @@ func TestRealLiveXML(t *testing.T) {
 				t.Errorf("%s: drift %v, %v", what, differences, err)
 			}
 		}
+		if what == "running" {
+			if differences, err := domainxml.CompareRunning(document, xml); err != nil || len(differences) > 0 {
+				t.Errorf("%s: drift %v, %v", what, differences, err)
+			}
+		}
 	}
 }

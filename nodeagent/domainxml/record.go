@@ -36,6 +36,10 @@ type Record struct {
 	Ran bool
 	// Stop is why the guest was last seen to stop; libvirt itself forgets it when its daemon restarts.
 	Stop string
+	// Pending is since when the definition is one that the running guest did not get, in Unix seconds; 0 for one that it has.
+	Pending int64
+	// ChangedLive says that gitvirt has changed the running guest since it was started.
+	ChangedLive bool
 	// Volumes are where the volumes were found or made when the domain was defined.
 	Volumes []Volume
 	// Assignment is what was chosen on the host when the domain was defined.
@@ -81,7 +85,8 @@ func (r *Record) marshal(name, namespace string) (string, error) {
 // write appends the record; a value that XML cannot hold is the writer's error.
 func (r *Record) write(w *xmlWriter, name, namespace string) error {
 	w.start(name, "xmlns:"+MetadataPrefix, namespace, "address", r.Address.String(), "fleet", r.Fleet, "revision", r.Revision,
-		"source", r.Source, "hash", r.Hash, "ran", strconv.FormatBool(r.Ran), "stop", r.Stop)
+		"source", r.Source, "hash", r.Hash, "ran", strconv.FormatBool(r.Ran), "stop", r.Stop,
+		"pending", number(r.Pending), "changed-live", flag(r.ChangedLive))
 	for i := range r.Volumes {
 		volume := &r.Volumes[i]
 		w.leaf("volume", "name", volume.Name, "kind", volume.Kind, "path", volume.Path, "block", flag(volume.Block), "format", volume.Format,
@@ -169,6 +174,12 @@ func readRecord(decoder *xml.Decoder, start xml.StartElement) (*Record, error) {
 			}
 		case "stop":
 			record.Stop = attribute.Value
+		case "pending":
+			if record.Pending, err = strconv.ParseInt(attribute.Value, 10, 64); err != nil {
+				return nil, fmt.Errorf("reading gitvirt's record: pending: %w", err)
+			}
+		case "changed-live":
+			record.ChangedLive = attribute.Value == "true"
 		}
 	}
 	var body struct {

@@ -74,7 +74,8 @@ func place(t testing.TB, machine *domainxml.Machine) {
 	machine.Host.ConsoleLog, machine.Host.NVRAM = filepath.Join(dir, "console.log"), filepath.Join(dir, "nvram.fd")
 }
 
-// TestRealLibvirtStarts starts guests, paused: QEMU takes every device of theirs.
+// TestRealLibvirtStarts starts guests, paused: QEMU takes every device of theirs. Neither what libvirt then has as their
+// definition nor what it has as the running guest differs from what was rendered.
 func TestRealLibvirtStarts(t *testing.T) {
 	daemon := libvirttest.Start(t)
 	for _, example := range corpus(t) {
@@ -93,11 +94,19 @@ func TestRealLibvirtStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := domainxml.DomainName(machine.Address)
+		const between = "</domain>\n"
 		said, err := exec.Command("virsh", "-q", "-c", daemon.URI,
-			"define --validate "+path+"; start --paused "+name+"; destroy "+name+"; undefine --nvram "+name).CombinedOutput()
-		if err != nil || strings.Contains(string(said), "error:") { // virsh returns what the last of them returned
+			"define --validate "+path+"; start --paused "+name+"; dumpxml "+name+"; dumpxml --inactive "+name+"; destroy "+name+"; undefine --nvram "+name).CombinedOutput()
+		documents := strings.SplitAfter(string(said), between)
+		if err != nil || strings.Contains(string(said), "error:") || len(documents) < 2 { // virsh returns what the last of them returned
 			t.Errorf("%s: %s", example.name, said)
 			_ = exec.Command("virsh", "-q", "-c", daemon.URI, "undefine --nvram "+name).Run()
+			continue
+		}
+		noDrift(t, example.name, document, documents[1])
+		differences, err := domainxml.CompareRunning(document, documents[0])
+		if err != nil || len(differences) > 0 {
+			t.Errorf("%s: the running guest differs: %v, %v", example.name, differences, err)
 		}
 	}
 }

@@ -1,0 +1,207 @@
+package domainxml
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// This file is what gitvirt knows of how the XML of a running guest differs from the definition that it was started with,
+// beyond what completion.go knows of definitions. TestRealRunningGuestsShowNoDrift holds it.
+
+// CompareRunning tells how a running guest differs from what was rendered for it, as Compare does for a definition. What
+// libvirt and QEMU work out when a guest starts (the processor's features, labels, sockets), and what the guest itself
+// decides (the tray of its CD-ROM, its clock), is no difference.
+func CompareRunning(rendered, live string) ([]Difference, error) {
+	want, err := parseFast(rendered)
+	if err != nil {
+		return nil, fmt.Errorf("reading rendered XML: %w", err)
+	}
+	have, err := parseFast(live)
+	if err != nil {
+		return nil, fmt.Errorf("reading the running guest's XML: %w", err)
+	}
+	return compareRunning(want, have, false), nil
+}
+
+// InspectRunning does for the XML of a running guest what Inspect does for a definition. The machine is the one that the
+// guest's own record tells of.
+func (r *Reader) InspectRunning(m Machine, live string) (differences []Difference, unread []string, err error) {
+	have, err := parseFast(live)
+	if err != nil {
+		return nil, []string{whole + err.Error()}, fmt.Errorf("reading the running guest's XML: %w", err)
+	}
+	unread = r.unread(have, live)
+	changed := m.Record != nil && m.Record.ChangedLive
+	want, err := m.tree()
+	if err != nil {
+		return nil, unread, err
+	}
+	return compareRunning(want, have, changed), unread, nil
+}
+
+// compareRunning compares two trees, and changes them. changed says that gitvirt has changed the guest since it was started.
+func compareRunning(want, have *node, changed bool) []Difference {
+	withoutResolved(want, have)
+	samePlaces(want, have)
+	sameMemory(want, have, changed)
+	return compare(want, have)
+}
+
+// withoutResolved takes out of a running guest what its start made of the definition, or the guest of its devices.
+func withoutResolved(want, have *node) {
+	have.children = slices.DeleteFunc(have.children, func(child *node) bool {
+		return (child.name == "seclabel" || child.name == "resource") && want.child(child.name) == nil
+	})
+	if cpu := have.child("cpu"); cpu != nil {
+		// QEMU has the last word on features. A model that is the host's is spelled out.
+		hosts := want.child("cpu").get("mode") == "host-model" && cpu.get("mode") == "custom"
+		isResolved := func(child *node) bool {
+			return child.name == "feature" || hosts && (child.name == "model" || child.name == "vendor")
+		}
+		cpu.children = slices.DeleteFunc(cpu.children, isResolved)
+		if hosts {
+			cpu.set("mode", "host-model")
+		}
+		if wanted := want.child("cpu"); wanted != nil {
+			wanted.without("feature")
+		}
+	}
+	if vcpus := have.child("vcpus"); vcpus != nil {
+		for _, vcpu := range vcpus.children {
+			vcpu.drop("order")
+		}
+	}
+	for _, clock := range []*node{want.child("clock"), have.child("clock")} {
+		if clock != nil {
+			if isNumber(clock.get("adjustment")) {
+				clock.set("offset", "variable")
+			}
+			clock.drop("adjustment") // the guest sets its clock, and libvirt notes by how much
+			clock.drop("basis")
+		}
+	}
+	for _, domain := range []*node{want, have} {
+		for _, device := range domain.devices() {
+			withoutResolvedParts(device)
+		}
+	}
+	served := map[string]bool{}
+	for _, filesystem := range want.devicesOf("filesystem") {
+		served[deviceKey(filesystem)] = filesystem.child("binary") != nil
+	}
+	for _, filesystem := range have.devicesOf("filesystem") {
+		if !served[deviceKey(filesystem)] {
+			filesystem.without("binary") // the virtiofsd that libvirt found
+		}
+	}
+}
+
+func withoutResolvedParts(device *node) {
+	for _, part := range device.children {
+		switch {
+		case device.name == "disk" && part.name == "source":
+			part.drop("index")
+		case device.name == "disk" && part.name == "target":
+			part.drop("tray")
+		case device.name == "graphics" && part.name == "listen" && part.get("type") == "socket":
+			part.drop("socket")
+		case device.name == "vsock" && part.name == "cid" && part.get("auto") == "yes":
+			part.drop("address")
+		}
+	}
+}
+
+// samePlaces gives the disks of a running guest the places that the rendering has for them: a disk that was plugged in goes
+// where there is room, while a rendering counts through all disks.
+func samePlaces(want, have *node) {
+	places := map[string]*node{}
+	for _, device := range want.devices() {
+		if alias := device.child("alias").get("name"); device.name == "disk" && alias != "" {
+			places[alias] = device
+		}
+	}
+	for _, device := range have.devices() {
+		wanted := places[device.child("alias").get("name")]
+		target := device.child("target")
+		if device.name != "disk" || wanted == nil || target == nil {
+			continue
+		}
+		place := wanted.child("target").get("dev")
+		if place == "" || place == target.get("dev") {
+			continue
+		}
+		target.set("dev", place)
+		isDrive := func(child *node) bool { return child.name == "address" && child.get("type") == "drive" }
+		device.children = slices.DeleteFunc(device.children, isDrive)
+		wanted.children = slices.DeleteFunc(wanted.children, isDrive)
+	}
+}
+
+// sameMemory compares how much memory a guest has now, with what was plugged in, and what it was started with only where gitvirt
+// has not changed it since.
+func sameMemory(want, have *node, changed bool) {
+	normalise(want)
+	normalise(have)
+	if len(want.devicesOf("memory")) == 0 { // nothing is rendered with memory that is plugged in later
+		alignMemory(have)
+	}
+	for _, domain := range []*node{want, have} {
+		wholeMiB(domain.child("memory"))
+		wholeMiB(domain.child("currentMemory"))
+		if numa := domain.child("cpu").child("numa"); numa != nil {
+			for _, cell := range numa.children {
+				cell.set("memory", roundMiB(cell.get("memory")))
+			}
+		}
+	}
+	memory, now, wanted := have.child("memory"), have.child("currentMemory"), want.child("memory")
+	if memory == nil || now == nil || wanted == nil {
+		return
+	}
+	left := uint64(0)
+	for _, device := range have.devicesOf("memory") {
+		// A definition counts all of a virtio-mem device, a running guest what it has taken of it.
+		target := device.child("target")
+		if size, current := sizeOf(target.child("size")), sizeOf(target.child("current")); device.get("model") == "virtio-mem" && size > current {
+			left += size - current
+		}
+	}
+	now.text = strconv.FormatUint(kibOf(now.text)+left, 10) + " KiB"
+	if changed && kibOf(memory.text) >= kibOf(wanted.text) && kibOf(now.text) >= kibOf(wanted.text) {
+		// The guest gives memory back when it likes to, and one without a balloon's driver never.
+		setMemory(have, kibOf(wanted.text), kibOf(wanted.text))
+	}
+}
+
+// sizeOf is a size in KiB, 0 without one.
+func sizeOf(n *node) uint64 {
+	if n == nil {
+		return 0
+	}
+	return kibOf(n.text)
+}
+
+func (n *node) devicesOf(name string) []*node {
+	var out []*node
+	for _, device := range n.devices() {
+		if device.name == name {
+			out = append(out, device)
+		}
+	}
+	return out
+}
+
+// wholeMiB rounds a size up as libvirt does when it starts a guest.
+func wholeMiB(size *node) {
+	if size != nil {
+		size.text = roundMiB(size.text)
+	}
+}
+
+func roundMiB(text string) string {
+	if value := kibOf(text); value > 0 {
+		return strconv.FormatUint((value+1023)/1024*1024, 10) + " KiB"
+	}
+	return text
+}

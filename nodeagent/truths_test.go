@@ -1,0 +1,95 @@
+package nodeagent_test
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+)
+
+// told writes changes as people read them.
+func told(changes []*api.Change) []string {
+	var out []string
+	for _, change := range changes {
+		out = append(out, change.GetPath()+": "+string(change.GetBefore())+" -> "+string(change.GetAfter()))
+	}
+	return out
+}
+
+// TestGapsAreToldApart: what somebody does to the definition and what somebody does to the running guest are different
+// things, each told for itself.
+func TestGapsAreToldApart(t *testing.T) {
+	r := newRig(t, nil)
+	in := vm{name: "a", change: specOf(t, `{
+		"domain": {"memory": {"guest": "64Mi"}, "devices": {
+			"disks": [{"name": "data", "disk": {"bus": "virtio"}}], "interfaces": [{"name": "default", "macAddress": "02:00:00:00:00:01", "masquerade": {}}]
+		}},
+		"networks": [{"name": "default", "pod": {}}],
+		"volumes": [{"name": "data", "emptyDisk": {"capacity": "1Mi"}}]
+	}`)}
+	r.must(r.request(in, "on"))
+	r.eventually("a", "as applied", func(d *api.Domain) bool { return len(d.GetDrift())+len(d.GetRunningDrift()) == 0 })
+	before := r.domain("a").GetFingerprint()
+
+	foreign := `<disk type="file" device="disk"><source file="/foreign.img"/><target dev="vdc" bus="virtio"/></disk></devices>`
+	r.fake.EditLive("default_a", func(xml string) string {
+		xml = strings.Replace(xml, "</interface>", `<link state="down"/></interface>`, 1)
+		return strings.Replace(xml, "</devices>", foreign, 1)
+	})
+	running := []string{
+		`spec.template.spec.domain.devices.disks[vdc]:  -> "present"`,
+		`spec.template.spec.domain.devices.interfaces[default].state: "up" -> "down"`,
+	}
+	r.eventually("a", "changed in the running guest", func(d *api.Domain) bool { return slices.Equal(told(d.GetRunningDrift()), running) })
+	if now := r.domain("a"); now.GetFingerprint() == before || len(now.GetDrift()) > 0 {
+		t.Errorf("a plan made before would not be stale, or the definition is said to have drifted: %v", now)
+	}
+
+	r.fake.EditConfig("default_a", func(xml string) string { return strings.Replace(xml, ">1</vcpu>", ">2</vcpu>", 1) })
+	config := []string{"spec.template.spec.domain.cpu.sockets: 1 -> 2"}
+	r.eventually("a", "changed in both", func(d *api.Domain) bool {
+		return slices.Equal(told(d.GetDrift()), config) && slices.Equal(told(d.GetRunningDrift()), running)
+	})
+	if now := r.domain("a"); now.GetPendingSinceUnix() != 0 || now.GetRunningHash() != now.GetHash() {
+		t.Errorf("nothing was applied that waits for a restart: %v", now)
+	}
+}
+
+// TestPendingSince: since when a restart is pending is the time of the first definition that the guest did not get.
+func TestPendingSince(t *testing.T) {
+	var now atomic.Int64
+	r := unstartedRig(t)
+	r.now = func() time.Time { return time.Unix(now.Load(), 0) }
+	r.begin()
+	named := func(host string) vm {
+		return vm{name: "a", change: func(s *kubevirtv1.VirtualMachineInstanceSpec) { s.Hostname = host }}
+	}
+	now.Store(1000)
+	r.must(r.request(named("x"), "on"))
+	want := func(what string, since int64) {
+		t.Helper()
+		r.eventually("a", what, func(d *api.Domain) bool { return d.GetPendingSinceUnix() == since })
+	}
+	want("started", 0)
+	now.Store(2000)
+	r.pending(named("y"))
+	want("defined anew", 2000)
+	now.Store(3000)
+	r.pending(named("z"))
+	want("defined once more", 2000)
+	r.stop()
+	r.begin()
+	want("told by an agent that was started anew", 2000)
+	r.pending(named("x"))
+	want("what runs again", 0)
+	now.Store(4000)
+	r.pending(named("y"))
+	want("pending again", 4000)
+	r.must(r.request(named("y"), "cycle"))
+	want("restarted", 0)
+}
