@@ -60,9 +60,10 @@ type Agent struct {
 	hosts      *hostShare
 	secrets    *credentialFiles
 	ports      *ports
-	// failedReads and swept belong to the goroutine of Run.
+	// failedReads, swept and learned belong to the goroutine of Run.
 	failedReads int
 	swept       bool
+	learned     bool // what the host can do for running guests
 }
 
 // New opens the state directory and returns an agent for the domains of a hypervisor. Run makes it work.
@@ -161,6 +162,7 @@ func (a *Agent) follow(ctx context.Context, inbox *inbox) {
 		a.view.lose("libvirt does not answer")
 	}
 	if all {
+		a.learned = false // this libvirt may be another version
 		a.readAll(ctx)
 		return
 	}
@@ -174,7 +176,24 @@ func (a *Agent) follow(ctx context.Context, inbox *inbox) {
 	}
 }
 
+// learn finds out what the host can do for running guests. Until that is known nothing is promised.
+func (a *Agent) learn(ctx context.Context) {
+	if a.learned {
+		return
+	}
+	able, err := a.hypervisor.LiveChanges(ctx, a.config.DomainType)
+	if err != nil {
+		if ctx.Err() == nil {
+			a.config.Logger.Warn("cannot find out what can be done for running guests", "error", err)
+		}
+		return
+	}
+	a.learned = true
+	a.view.learn(able)
+}
+
 func (a *Agent) readAll(ctx context.Context) {
+	a.learn(ctx)
 	if err := a.refreshAll(ctx); err != nil {
 		a.lost(ctx, err)
 		return

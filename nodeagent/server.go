@@ -82,7 +82,7 @@ func (s *Server) send(stream api.Agent_WatchServer, next update) error {
 		}
 	}
 	return stream.Send(&api.WatchEvent{Event: &api.WatchEvent_Synced{Synced: &api.Synced{
-		Node: s.agent.config.Node, Complete: next.complete,
+		Node: s.agent.config.Node, Complete: next.complete, Capabilities: &api.Capabilities{Live: next.able},
 	}}})
 }
 

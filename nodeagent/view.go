@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 )
 
 // view is what the agent knows of its host, and who wants to be told.
@@ -25,6 +26,8 @@ type view struct {
 	health map[string]health
 	// reached is how the host reaches guests behind user-mode networking, by domain; nothing for most.
 	reached map[string]reach
+	// able is what the host can do for running guests.
+	able []hypervisor.LiveChange
 }
 
 // reach is how the host reaches a guest behind user-mode networking.
@@ -53,6 +56,19 @@ type watcher struct {
 
 func newView(unknown string) *view {
 	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}, read: map[string]uint64{}, health: map[string]health{}, reached: map[string]reach{}}
+}
+
+// learn notes what the host can do for running guests.
+func (v *view) learn(able []hypervisor.LiveChange) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if slices.Equal(v.able, able) {
+		return
+	}
+	v.able = able
+	for w := range v.watchers {
+		w.nudge()
+	}
 }
 
 // heal notes what a guest says; the zero health is nothing.
@@ -235,6 +251,7 @@ type update struct {
 	names    []string         // in order
 	health   map[string]health
 	reached  map[string]reach
+	able     []string
 }
 
 // take returns what has changed for a watcher since it asked last.
@@ -252,6 +269,9 @@ func (v *view) take(w *watcher) update {
 		for name := range w.dirty {
 			out.domains[name] = v.domains[name]
 		}
+	}
+	for _, change := range v.able {
+		out.able = append(out.able, string(change))
 	}
 	w.all = false
 	clear(w.dirty)

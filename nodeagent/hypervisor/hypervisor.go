@@ -163,6 +163,9 @@ type Hypervisor interface {
 	// ResizeDisk lets the disk of a target ("vda") of a running guest grow to a size in bytes; the image grows with it, and
 	// stays so. It never shrinks: that is ErrRefused. What has the size already is left alone.
 	ResizeDisk(ctx context.Context, name, target string, bytes uint64) error
+	// LiveChanges returns what can be done for running guests at all, for domains of a type ("kvm", "qemu"). What is missing is
+	// ErrRefused in every guest; what is there may still be, in a guest that was not made for it.
+	LiveChanges(ctx context.Context, domainType string) ([]LiveChange, error)
 	// Undefine removes the persistent definition with its managed save; an absent domain is no error. Disks, the file of its
 	// UEFI variables and the state of a TPM that is persistent are not touched. An active domain becomes transient.
 	Undefine(ctx context.Context, name string) error

@@ -89,6 +89,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"metadata keeps every character", testMetadataCharacters},
 		{"a domain that is off has no addresses", testAddresses},
 		{"a definition is validated without a trace", testValidate},
+		{"it is known what can be done for guests", testLiveChanges},
 		{"only a running guest can be changed", testLiveWithoutGuest},
 		{"a broken device is refused", testBrokenDevice},
 		{"vCPUs are plugged in", testSetVCPUs},

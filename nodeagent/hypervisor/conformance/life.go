@@ -209,6 +209,7 @@ func testContext(s *suite) {
 		"SetMetadata": s.Hypervisor.SetMetadata(ctx, "a", metadataPrefix, metadataURI, "<a/>"),
 		"Undefine":    s.Hypervisor.Undefine(ctx, "a"),
 		"Validate":    s.Hypervisor.Validate(ctx, s.Harness.Domain("b", "")),
+		"LiveChanges": second(s.Hypervisor.LiveChanges(ctx, "qemu")),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			s.Errorf("%s: error is %v, want %v", what, err, context.Canceled)
@@ -246,6 +247,7 @@ func testDown(s *suite) {
 		"SetMetadata": s.Hypervisor.SetMetadata(s.ctx, "a", metadataPrefix, metadataURI, "<a/>"),
 		"Undefine":    s.Hypervisor.Undefine(s.ctx, "a"),
 		"Validate":    s.Hypervisor.Validate(s.ctx, s.Harness.Domain("b", "")),
+		"LiveChanges": second(s.Hypervisor.LiveChanges(s.ctx, "qemu")),
 	} {
 		if !errors.Is(err, hypervisor.ErrUnavailable) {
 			s.Errorf("%s: error is %v, want %v", what, err, hypervisor.ErrUnavailable)

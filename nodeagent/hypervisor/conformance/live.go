@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,6 +81,17 @@ func testValidate(s *suite) {
 	s.ok(s.Hypervisor.Validate(s.ctx, described(s.Harness.Domain("b", id), "second")))
 	if b := s.domain("b"); b.State != hypervisor.StateRunning || strings.Contains(b.Config, "second") {
 		s.Errorf("domain %+v, want it to run as it was defined", b)
+	}
+}
+
+func testLiveChanges(s *suite) {
+	able, err := s.Hypervisor.LiveChanges(s.ctx, "qemu")
+	s.ok(err)
+	if s.Plug != nil && !slices.Equal(able, hypervisor.LiveChanges()) {
+		s.Errorf("running guests can have %q, want all", able)
+	}
+	if names := s.names(); len(names) != 0 {
+		s.Errorf("domains %q, want none", names)
 	}
 }
 

@@ -42,6 +42,7 @@ const (
 	SetVCPUs     Method = "SetVCPUs"
 	SetMemory    Method = "SetMemory"
 	ResizeDisk   Method = "ResizeDisk"
+	LiveChanges  Method = "LiveChanges"
 )
 
 // Hook is called before a method does anything, with the name of its domain ("" for Names). When it returns an error, the
@@ -57,6 +58,7 @@ type Hypervisor struct {
 	domains map[string]*domain
 	hooks   map[Method]Hook
 	readers map[*eventqueue.Queue]struct{}
+	able    []hypervisor.LiveChange
 }
 
 var _ hypervisor.Hypervisor = (*Hypervisor)(nil)
@@ -86,6 +88,7 @@ func New() *Hypervisor {
 		domains: map[string]*domain{},
 		hooks:   map[Method]Hook{},
 		readers: map[*eventqueue.Queue]struct{}{},
+		able:    hypervisor.LiveChanges(),
 	}
 }
 

@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
@@ -42,7 +43,7 @@ func (h *Hypervisor) changeDevice(ctx context.Context, method Method, name, devi
 	if err == nil && !devices[named.Kind] {
 		err = fmt.Errorf("unknown device type '%s'", named.Kind)
 	}
-	return h.changeLive(ctx, method, name, func(d *domain) error {
+	return h.changeLive(ctx, method, name, &named, func(d *domain) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", hypervisor.ErrInvalid, err)
 		}
@@ -52,7 +53,7 @@ func (h *Hypervisor) changeDevice(ctx context.Context, method Method, name, devi
 
 // SetVCPUs implements hypervisor.Hypervisor. A guest gives vCPUs back only after GivesVCPUsBack.
 func (h *Hypervisor) SetVCPUs(ctx context.Context, name string, count uint) error {
-	return h.changeLive(ctx, SetVCPUs, name, func(d *domain) error {
+	return h.changeLive(ctx, SetVCPUs, name, nil, func(d *domain) error {
 		size, err := sizeOf(d.Live)
 		switch {
 		case err != nil:
@@ -69,7 +70,7 @@ func (h *Hypervisor) SetVCPUs(ctx context.Context, name string, count uint) erro
 
 // SetMemory implements hypervisor.Hypervisor. The guest follows at once.
 func (h *Hypervisor) SetMemory(ctx context.Context, name string, kib uint64) error {
-	return h.changeLive(ctx, SetMemory, name, func(d *domain) error {
+	return h.changeLive(ctx, SetMemory, name, nil, func(d *domain) error {
 		size, err := sizeOf(d.Live)
 		switch {
 		case err != nil:
@@ -86,7 +87,7 @@ func (h *Hypervisor) SetMemory(ctx context.Context, name string, kib uint64) err
 
 // ResizeDisk implements hypervisor.Hypervisor. It remembers the size, for DiskSize, and has no image.
 func (h *Hypervisor) ResizeDisk(ctx context.Context, name, target string, bytes uint64) error {
-	return h.changeLive(ctx, ResizeDisk, name, func(d *domain) error {
+	return h.changeLive(ctx, ResizeDisk, name, nil, func(d *domain) error {
 		list, err := devicexml.List(d.Live)
 		if err != nil {
 			return err
@@ -102,8 +103,38 @@ func (h *Hypervisor) ResizeDisk(ctx context.Context, name, target string, bytes 
 	})
 }
 
+// LiveChanges implements hypervisor.Hypervisor.
+func (h *Hypervisor) LiveChanges(ctx context.Context, _ string) ([]hypervisor.LiveChange, error) {
+	if err := h.enter(ctx, LiveChanges, ""); err != nil {
+		return nil, err
+	}
+	defer h.mu.Unlock()
+	return slices.Clone(h.able), nil
+}
+
+// needs returns the live change that a call is.
+func needs(method Method, device *devicexml.Device) hypervisor.LiveChange {
+	switch {
+	case method == SetVCPUs:
+		return hypervisor.LiveCPU
+	case method == SetMemory:
+		return hypervisor.LiveBalloon
+	case method == ResizeDisk:
+		return hypervisor.LiveDiskGrow
+	case device.Kind == "memory":
+		return hypervisor.LiveMemory
+	case device.Kind == "disk" && method == UpdateDevice:
+		return hypervisor.LiveMedia
+	case device.Kind == "interface" && method == UpdateDevice:
+		return hypervisor.LiveLink
+	case device.Kind == "interface":
+		return hypervisor.LiveInterface
+	}
+	return hypervisor.LiveDisk
+}
+
 // changeLive changes a running guest, if it is one.
-func (h *Hypervisor) changeLive(ctx context.Context, method Method, name string, change func(*domain) error) error {
+func (h *Hypervisor) changeLive(ctx context.Context, method Method, name string, device *devicexml.Device, change func(*domain) error) error {
 	if err := h.enter(ctx, method, name); err != nil {
 		return err
 	}
@@ -113,9 +144,12 @@ func (h *Hypervisor) changeLive(ctx context.Context, method Method, name string,
 		return err
 	}
 	before := d.Live
-	if !d.State.Active() {
+	switch need := needs(method, device); {
+	case !d.State.Active():
 		err = hypervisor.ErrNotRunning
-	} else {
+	case !slices.Contains(h.able, need):
+		err = refused("this host lacks %s", need)
+	default:
 		err = change(d)
 	}
 	if err != nil {

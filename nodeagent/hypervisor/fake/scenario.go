@@ -82,6 +82,13 @@ func (h *Hypervisor) GivesVCPUsBack(name string, gives bool) bool {
 	return h.with(name, func(d *domain) { d.givesVCPUs = gives })
 }
 
+// SetLiveChanges sets what the host can do for running guests, in place of everything. It refuses the rest.
+func (h *Hypervisor) SetLiveChanges(able ...hypervisor.LiveChange) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.able = able
+}
+
 // SetDiskSize sets the size of a disk in bytes, by its target: below that ResizeDisk refuses.
 func (h *Hypervisor) SetDiskSize(name, target string, bytes uint64) bool {
 	return h.with(name, func(d *domain) { d.setDiskSize(target, bytes) })

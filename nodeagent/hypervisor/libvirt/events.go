@@ -144,8 +144,18 @@ func (b *broadcast) register(c *lv.Connect) error {
 		return err
 	}
 	b.ids = append(b.ids, id)
+	for _, registration := range b.changes(c) {
+		if id, err := registration(); err == nil {
+			b.ids = append(b.ids, id)
+		}
+	}
+	return nil
+}
+
+// changes returns the registrations of what changes about a domain that goes on.
+func (b *broadcast) changes(c *lv.Connect) []func() (int, error) {
 	changed := func(d *lv.Domain) { b.push(d, hypervisor.Event{Kind: hypervisor.EventChanged}) }
-	registrations := []func() (int, error){
+	return []func() (int, error){
 		func() (int, error) {
 			return c.DomainEventRebootRegister(nil, func(_ *lv.Connect, d *lv.Domain) { changed(d) })
 		},
@@ -165,13 +175,23 @@ func (b *broadcast) register(c *lv.Connect) error {
 			return c.DomainEventAgentLifecycleRegister(nil,
 				func(_ *lv.Connect, d *lv.Domain, _ *lv.DomainEventAgentLifecycle) { changed(d) })
 		},
+		func() (int, error) { // the guest has got or given back memory
+			return c.DomainEventBalloonChangeRegister(nil,
+				func(_ *lv.Connect, d *lv.Domain, _ *lv.DomainEventBalloonChange) { changed(d) })
+		},
+		func() (int, error) {
+			return c.DomainEventMemoryDeviceSizeChangeRegister(nil,
+				func(_ *lv.Connect, d *lv.Domain, _ *lv.DomainEventMemoryDeviceSizeChange) { changed(d) })
+		},
+		func() (int, error) { // a medium is ejected, by the guest too
+			return c.DomainEventTrayChangeRegister(nil,
+				func(_ *lv.Connect, d *lv.Domain, _ *lv.DomainEventTrayChange) { changed(d) })
+		},
+		func() (int, error) { // limits of CPU time and of disks
+			return c.DomainEventTunableRegister(nil,
+				func(_ *lv.Connect, d *lv.Domain, _ *lv.DomainEventTunable) { changed(d) })
+		},
 	}
-	for _, registration := range registrations {
-		if id, err := registration(); err == nil {
-			b.ids = append(b.ids, id)
-		}
-	}
-	return nil
 }
 
 // push queues an event about a domain, which belongs to libvirt and is valid only during the callback.
