@@ -197,6 +197,8 @@ func whyNot(err error) string {
 type NotReadyError struct {
 	// Reason is what was found when the guest was asked last.
 	Reason string
+	// Never says that it cannot become ready any more, as when it is off.
+	Never bool
 }
 
 // Error implements error.

@@ -178,8 +178,25 @@ func (r *Rollout) End(step *plan.Step, err error) {
 	}
 }
 
+// Settle counts as well what was begun and needs nothing more; done says of which machines that is true.
+func (r *Rollout) Settle(done func(schemas.Address) bool) {
+	if r.canary == 0 && len(r.broken) == 0 {
+		return
+	}
+	for k, at := range r.parts {
+		if (at == begun || at == failed) && done(r.names[k]) {
+			r.move(k, well)
+		}
+	}
+}
+
 func (r *Rollout) set(step *plan.Step, to progress) {
 	k := partOf(step)
+	r.names[k] = step.Address
+	r.move(k, to)
+}
+
+func (r *Rollout) move(k part, to progress) {
 	from := r.parts[k]
 	if from == to {
 		return
@@ -198,7 +215,7 @@ func (r *Rollout) set(step *plan.Step, to progress) {
 	if to == failed {
 		r.broken = append(r.broken, k)
 	}
-	r.parts[k], r.names[k] = to, step.Address
+	r.parts[k] = to
 	r.counts[to]++
 }
 

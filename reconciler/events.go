@@ -47,6 +47,8 @@ const (
 	HostKnown           Reason = "HostKnown"
 	StatusPublished     Reason = "StatusPublished"
 	StatusPublishFailed Reason = "StatusPublishFailed"
+	GuestReady          Reason = "GuestReady"    // after the step that started it
+	GuestNotReady       Reason = "GuestNotReady" // in time
 	PlanApproved        Reason = "PlanApproved"
 	ApprovalFailed      Reason = "ApprovalFailed" // the approvals cannot be read
 )

@@ -30,6 +30,7 @@ type loop struct {
 	gate    *gate
 	workers *workers
 	watcher *watcher
+	pacing  *pacing
 
 	snapshot  *sources.Snapshot
 	desired   *schemas.Desired
@@ -50,7 +51,9 @@ type loop struct {
 }
 
 func newLoop(r *Reconciler) *loop {
-	return &loop{r: r, gate: newGate(r.config.Rand), workers: newWorkers(r), watcher: newWatcher(r), dirty: true}
+	l := &loop{r: r, gate: newGate(r.config.Rand), workers: newWorkers(r), watcher: newWatcher(r), dirty: true}
+	l.pacing = newPacing(l)
+	return l
 }
 
 func (l *loop) now() time.Time { return l.r.config.Clock.Now() }
@@ -82,6 +85,9 @@ func (l *loop) run(ctx context.Context, polls <-chan poll, approvals <-chan []st
 			l.dirty = true
 		case o := <-l.workers.done:
 			l.finished(ctx, o)
+		case a := <-l.workers.answers:
+			l.pacing.answered(a, l.now())
+			l.dirty = true
 		case note, ok := <-notes:
 			if !ok {
 				notes = nil
@@ -152,6 +158,7 @@ func (l *loop) finished(ctx context.Context, o outcome) {
 	now := l.now()
 	l.workers.finished(&o.step)
 	l.gate.end(&o.step, o.err, now)
+	l.pacing.ended(ctx, &o)
 	l.r.metrics.applied(o)
 	l.watcher.applied(o)
 	l.dirty = true
@@ -212,6 +219,7 @@ func (l *loop) build(now time.Time) {
 	}
 	l.r.metrics.planned(l.now().Sub(now))
 	l.watcher.planned(p)
+	l.pacing.planned(p, l.desired.Fleet)
 	l.plan = p
 }
 
@@ -221,25 +229,26 @@ func (l *loop) admit(ctx context.Context, now time.Time) {
 	if l.plan.Unknown != "" {
 		return
 	}
+	l.pacing.round(ctx, now)
 	wanted := make(map[key]bool, len(l.plan.Steps))
 	for i := range l.plan.Steps {
 		step := &l.plan.Steps[i]
 		wanted[keyFor(step.Address)] = true
-		if step.Blocked != "" || l.waitsForDestroy(i) {
+		if !step.Runs() || l.waitsForDestroy(i) {
 			continue
 		}
 		answer := l.gate.ask(step, l.domain(step.Address), now)
-		if answer.admit {
+		if answer.admit && l.pacing.hold(i) == "" {
+			l.pacing.rollout.Reserve(step)
 			l.workers.enqueue(*step)
 		}
 		if answer.until.IsZero() {
 			continue
 		}
 		l.watcher.waits(l.gate.state(keyFor(step.Address)), step.Address, now)
-		if answer.until.Before(l.wake) {
-			l.wake = answer.until
-		}
+		l.wakeAt(answer.until)
 	}
+	l.pacing.settle(wanted)
 	for k, state := range l.gate.states {
 		if wanted[k] {
 			continue
@@ -250,6 +259,13 @@ func (l *loop) admit(ctx context.Context, now time.Time) {
 		}
 	}
 	l.dispatch(ctx, now)
+}
+
+// wakeAt lets there be a round at a time, or before.
+func (l *loop) wakeAt(at time.Time) {
+	if at.Before(l.wake) {
+		l.wake = at
+	}
 }
 
 // waitsForDestroy reports whether a step makes a domain whose name another step still has to free: a
@@ -283,7 +299,11 @@ func (l *loop) dispatch(ctx context.Context, now time.Time) {
 		if !ok {
 			return
 		}
+		if l.pacing.stopped(&step) {
+			continue // something failed since it was let through
+		}
 		l.gate.begin(step, l.domain(step.Address), now)
+		l.pacing.rollout.Begin(&step)
 		l.workers.begin(ctx, apply.Target{Fleet: l.plan.Fleet, Revision: l.plan.Revision}, step)
 	}
 }
@@ -296,11 +316,11 @@ func (l *loop) publish(now time.Time) {
 		Time: now, Snapshot: l.snapshot, Desired: l.desired, Observed: observed, Plan: l.plan, PollError: l.pollError,
 		problems: l.problems,
 	}
+	view.attempts = l.pacing.notReady()
 	for k, state := range l.gate.states {
-		if attempt := state.attempt(); attempt != (status.Attempt{}) {
-			if view.attempts == nil {
-				view.attempts = map[key]status.Attempt{}
-			}
+		attempt := state.attempt()
+		attempt.Waits, attempt.NotReady = l.pacing.holds[k], view.attempts[k].NotReady
+		if attempt != (status.Attempt{}) {
 			view.attempts[k] = attempt
 		}
 	}

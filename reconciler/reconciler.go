@@ -127,7 +127,7 @@ type Reconciler struct {
 	nudges      chan struct{}
 	// approvalNudges is nudges for the approver.
 	approvalNudges chan struct{}
-	views       chan struct{} // tells the publisher of a new view
+	views          chan struct{} // tells the publisher of a new view
 	// doing is what is being done right now: an address and a text.
 	doing sync.Map
 }

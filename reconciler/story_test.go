@@ -108,7 +108,7 @@ func (s *story) play(path, script string) {
 		"start": s.start, "stop": s.stop, "wait": s.wait, "commit": s.commit, "force-push": s.forcePush, "git": s.git, "nudge": s.nudge,
 		"crash": s.happens(s.host.Crash), "pull-plug": s.happens(s.host.PullPlug), "power-off": s.happens(s.host.PowerOff),
 		"edit": s.happens(s.host.Edit), "vanish": s.happens(s.host.Vanish), "silence": s.silence, "host": s.hostIs, "fault": s.fault,
-		"slow": s.slow, "branch": s.branchIs, "state": s.state, "steps": s.steps, "event": s.event, "phase": s.phase, "condition": s.condition,
+		"slow": s.slow, "branch": s.branchIs, "state": s.state, "steps": s.steps, "sick": s.sick, "message": s.message, "event": s.event, "phase": s.phase, "condition": s.condition,
 		"status": s.status, "synced": s.synced, "ready": s.ready, "polls": s.polls, "commits": s.commits,
 	}
 	scanner := bufio.NewScanner(strings.NewReader(script))
@@ -329,6 +329,21 @@ func (s *story) event(args []string) error {
 		}
 	}
 	return fmt.Errorf("no such event in %+v", s.r.Events(s.events))
+}
+
+// sick makes a guest not ready, for a reason; "" ends that.
+func (s *story) sick(args []string) error {
+	s.host.SetSick(vm(args[0]), args[1])
+	return nil
+}
+
+// message wants a text in what people are told of a machine.
+func (s *story) message(args []string) error {
+	have, _ := s.r.VM("default", args[0])
+	if !strings.Contains(have.Message, args[1]) {
+		return fmt.Errorf("the message is %q", have.Message)
+	}
+	return nil
 }
 
 func (s *story) phase(args []string) error {

@@ -50,11 +50,15 @@ type workers struct {
 	limit   [lanes]int
 	inUse   [lanes]int
 	queue   [lanes][]plan.Step
+	// answers are what guests say that were asked.
+	answers chan answer
+	// paced is how many steps of a revision are carried out at a time, over all lanes but that of starts; 0 for no bound.
+	paced int
 }
 
 func newWorkers(r *Reconciler) *workers {
 	n := r.config.Parallel
-	return &workers{r: r, done: make(chan outcome), limit: [lanes]int{laneStart: n, laneDefine: n, laneShutdown: 4 * n}}
+	return &workers{r: r, done: make(chan outcome), answers: make(chan answer), limit: [lanes]int{laneStart: n, laneDefine: n, laneShutdown: 4 * n}}
 }
 
 // clear forgets the steps that wait for a place; the next round plans them anew.
@@ -72,6 +76,9 @@ func (w *workers) enqueue(step plan.Step) {
 // next takes a step for which there is a place.
 func (w *workers) next() (plan.Step, bool) {
 	for i := range w.queue {
+		if lane(i) != laneStart && w.paced > 0 && w.inUse[laneDefine]+w.inUse[laneShutdown] >= w.paced {
+			return plan.Step{}, false
+		}
 		if len(w.queue[i]) > 0 && w.inUse[i] < w.limit[i] {
 			step := w.queue[i][0]
 			w.queue[i] = w.queue[i][1:]
@@ -91,6 +98,18 @@ func (w *workers) begin(ctx context.Context, target apply.Target, step plan.Step
 		result.took = w.r.config.Clock.Now().Sub(start)
 		select {
 		case w.done <- result:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// ask asks in the background whether a guest is ready; that takes no place.
+func (w *workers) ask(ctx context.Context, dependency plan.Dependency, q *question, patience time.Duration) {
+	w.running.Go(func() {
+		guest := apply.Guest{Address: dependency.Address, Ready: dependency.Ready}
+		a := answer{dependency: dependency, question: q, err: w.r.platform.Await(ctx, guest, patience)}
+		select {
+		case w.answers <- a:
 		case <-ctx.Done():
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -285,10 +286,19 @@ func (h *Host) Await(ctx context.Context, guest apply.Guest, timeout time.Durati
 	case codes.OK:
 		return nil
 	case codes.DeadlineExceeded, codes.FailedPrecondition, codes.InvalidArgument:
-		return apply.NotReadyError{Reason: reason(err)}
+		return apply.NotReadyError{Reason: readiness(err), Never: status.Code(err) != codes.DeadlineExceeded}
 	default:
 		return kindOf(ctx, err)
 	}
+}
+
+// readiness is the agent's reason without the words that every such answer begins with.
+func readiness(err error) string {
+	text := reason(err)
+	for _, words := range []string{"it will not become ready: ", "it is not ready in time: "} {
+		text = strings.TrimPrefix(text, words)
+	}
+	return text
 }
 
 // awaitSlack is how much longer than asked for an answer about a guest is waited for.

@@ -229,7 +229,7 @@ func (h *Host) Await(ctx context.Context, guest apply.Guest, timeout time.Durati
 		h.mu.Unlock()
 		switch {
 		case domain == nil || domain.State != plan.StateRunning:
-			return apply.NotReadyError{Reason: "the guest is off"}
+			return apply.NotReadyError{Reason: "the guest is off", Never: true}
 		case why == "":
 			return nil
 		}

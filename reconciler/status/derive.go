@@ -20,7 +20,11 @@ type Attempt struct {
 	Stalled bool
 	// CrashLoop says that the guest keeps going down and waits to be started again.
 	CrashLoop bool
-	Restarts  int
+	// Waits says what its step waits for in the order and the pace of its revision; empty when it does not.
+	Waits string
+	// NotReady says why the guest is not ready although a step that started it was carried out.
+	NotReady string
+	Restarts int
 }
 
 // Input is everything that the status of one machine is derived from.
@@ -158,8 +162,12 @@ func messageOf(in *Input) string {
 		return in.Step.Summary + "; blocked: " + in.Step.Blocked
 	case in.Attempt.CrashLoop:
 		return fmt.Sprintf("keeps going down; waits to be started again (restart %d)", in.Attempt.Restarts+1)
+	case in.Step != nil && in.Attempt.Waits != "":
+		return in.Step.Summary + "; not begun: " + in.Attempt.Waits
 	case in.Step != nil:
 		return in.Step.Summary
+	case in.Attempt.NotReady != "":
+		return "the guest is not ready: " + in.Attempt.NotReady
 	case in.Domain == nil || in.Domain.State != plan.StateRunning:
 		return ""
 	case in.Domain.Ready == "false" || in.Domain.Ready == "unknown":
@@ -188,6 +196,8 @@ func ready(phase Phase, in *Input) Condition {
 		return condition(ConditionReady, False, "ReadinessProbeFailed", in.Domain.ReadyReason)
 	case phase == PhaseRunning && in.Domain != nil && in.Domain.Ready == "unknown":
 		return condition(ConditionReady, Unknown, "ReadinessProbeUnknown", in.Domain.ReadyReason)
+	case phase == PhaseRunning && in.Attempt.NotReady != "":
+		return condition(ConditionReady, False, "GuestNotReady", in.Attempt.NotReady)
 	case phase == PhaseRunning || phase == PhaseStopping:
 		return condition(ConditionReady, True, string(phase), "")
 	case in.Attempt.CrashLoop:

@@ -16,8 +16,8 @@ const (
 	TablePath = "README.md"
 	// PlanPath is the plan, as long as steps of it wait for somebody.
 	PlanPath = "plan.json"
-	vmFolder  = "vms/"
-	vmSuffix  = ".yaml"
+	vmFolder = "vms/"
+	vmSuffix = ".yaml"
 )
 
 // Owned reports whether a path of the status branch is gitvirt's: what is not is left alone.

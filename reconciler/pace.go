@@ -1,0 +1,287 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+const (
+	// askPatience is how long a guest is given to answer one question; it is asked anew until its time is up.
+	askPatience = 10 * time.Second
+	// askAgain is how long an answer that a guest is not ready stands, askValid one that it is.
+	askAgain = 5 * time.Second
+	askValid = 30 * time.Second
+)
+
+// pacing keeps the order and the pace of a revision: which machines wait for others, for the canary, or because something
+// failed. It belongs to the loop and remembers in memory only: a controller that starts anew counts the canary among the
+// steps that are left, and so rather waits too often. A guest that crashed is started again without any of this.
+type pacing struct {
+	l        *loop
+	revision string
+	rollout  *apply.Rollout
+	pace     apply.Pace
+	asked    map[plan.Dependency]*question
+	// pacer orders the steps of the present plan; index says which of its steps a step of the plan is. It is nil where no
+	// step depends on another machine.
+	pacer *apply.Pacer
+	index []int
+	// holds are what steps of this round wait for.
+	holds map[key]string
+}
+
+// question is whether a guest is ready, in a way that only the guest can tell.
+type question struct {
+	// fingerprint is the domain's that was asked.
+	fingerprint string
+	asking      bool
+	ready       bool
+	why         string
+	answered    time.Time
+	// step is the one that started the guest, and is well when the guest is ready; nil when another machine asks.
+	step *plan.Step
+	// until is when that has taken too long.
+	until time.Time
+	told  string
+}
+
+// answer is what became of a question.
+type answer struct {
+	dependency plan.Dependency
+	question   *question
+	err        error
+}
+
+func newPacing(l *loop) *pacing {
+	return &pacing{l: l, rollout: apply.NewRollout(apply.Pace{}, nil), asked: map[plan.Dependency]*question{}, holds: map[key]string{}}
+}
+
+// planned takes a new plan; that of another revision begins the account anew.
+func (p *pacing) planned(now *plan.Plan, fleet *schemas.Fleet) {
+	if now.Unknown != "" {
+		return
+	}
+	if p.revision != now.Revision {
+		p.revision, p.pace = now.Revision, apply.PaceOf(&fleet.Spec.Policy.Rollout)
+		steps := make([]plan.Step, 0, len(now.Steps))
+		for i := range now.Steps {
+			if now.Steps[i].Blocked == "" {
+				steps = append(steps, now.Steps[i])
+			}
+		}
+		p.rollout = apply.NewRollout(p.pace, steps)
+		p.l.workers.paced = p.pace.Parallel
+		clear(p.asked)
+	}
+}
+
+// round begins a round of admissions.
+func (p *pacing) round(ctx context.Context, now time.Time) {
+	p.rollout.Release()
+	clear(p.holds)
+	p.again(ctx, now)
+	p.pacer = nil
+	steps := p.l.plan.Steps
+	depends := false
+	for i := range steps {
+		depends = depends || len(steps[i].DependsOn) > 0
+	}
+	if !depends {
+		return
+	}
+	var runs []plan.Step
+	p.index = make([]int, len(steps))
+	for i := range steps {
+		p.index[i] = len(runs)
+		if steps[i].Runs() {
+			runs = append(runs, steps[i])
+		}
+	}
+	p.pacer = apply.NewPacer(runs, p.rollout)
+	for _, dependency := range p.pacer.Outside() {
+		p.pacer.Found(dependency, p.ready(ctx, dependency, now))
+	}
+}
+
+// hold says why a step must not begin now, or "".
+func (p *pacing) hold(i int) string {
+	step := &p.l.plan.Steps[i]
+	if crashed(step, p.l.domain(step.Address)) {
+		return ""
+	}
+	reason := p.rollout.Hold(step)
+	if p.pacer != nil {
+		wait, _ := p.pacer.Wait(p.index[i])
+		reason = wait.Reason
+	}
+	if reason != "" {
+		p.holds[keyFor(step.Address)] = reason
+	}
+	return reason
+}
+
+// stopped reports whether a step that was let through must not begin after all.
+func (p *pacing) stopped(step *plan.Step) bool {
+	return !crashed(step, p.l.domain(step.Address)) && p.rollout.Hold(step) != ""
+}
+
+// crashed reports whether a step starts a guest again that crashed.
+func crashed(step *plan.Step, have *plan.Domain) bool {
+	return restarts(step, have) && (have.Stop == plan.StopCrashed || have.Stop == plan.StopFailed)
+}
+
+// ready says why a machine that has no step is not ready, or "".
+func (p *pacing) ready(ctx context.Context, dependency plan.Dependency, now time.Time) string {
+	have := p.l.domain(dependency.Address)
+	switch {
+	case have == nil || have.State == plan.StateMissing:
+		return "it is not on the host"
+	case p.l.gate.busy(keyFor(dependency.Address)):
+		return "a step of it is under way"
+	case have.State == plan.StatePaused:
+		return "the guest is paused"
+	case have.State != plan.StateRunning:
+		return "the guest is off"
+	}
+	switch dependency.Ready.Kind {
+	case schemas.ReadyRunning:
+		return ""
+	case "", schemas.ReadyProbe:
+		switch {
+		case have.Ready == "true" || (have.Ready == "" && dependency.Ready.Kind == ""):
+			return ""
+		case have.Ready == "":
+			return "it has no readiness probe"
+		}
+		return "readiness probe: " + have.ReadyReason
+	case schemas.ReadyAgent, schemas.ReadyTCP, schemas.ReadyCloudInit:
+	}
+	q := p.asked[dependency]
+	if q == nil || (q.fingerprint != have.Fingerprint && !q.asking && (q.step == nil || q.ready)) {
+		q = &question{why: "nobody knows yet whether it is ready"}
+		p.asked[dependency] = q
+	}
+	stands := now.Sub(q.answered)
+	switch {
+	case q.asking:
+	case q.ready && stands < askValid:
+		return ""
+	case !q.ready && !q.answered.IsZero() && stands < askAgain:
+		p.l.wakeAt(q.answered.Add(askAgain))
+	default:
+		p.ask(ctx, dependency, q, have.Fingerprint)
+	}
+	if q.ready {
+		return "" // until it answers otherwise
+	}
+	return q.why
+}
+
+// ask asks a guest in the background; the answer arrives at answered.
+func (p *pacing) ask(ctx context.Context, dependency plan.Dependency, q *question, fingerprint string) {
+	q.asking, q.fingerprint = true, fingerprint
+	p.l.workers.ask(ctx, dependency, q, askPatience)
+}
+
+// ended takes the outcome of a step. One that started a guest is well when the guest is ready.
+func (p *pacing) ended(ctx context.Context, o *outcome) {
+	switch {
+	case o.revision != p.revision || errors.Is(o.err, apply.ErrStale):
+		return // what is planned next counts
+	case o.err != nil || !apply.AwaitsGuest(&o.step) || p.atOnce(&o.step):
+		p.rollout.End(&o.step, o.err)
+		return
+	}
+	dependency := plan.Dependency{Address: o.step.Address, Ready: o.step.Ready}
+	q := &question{step: &o.step, why: "nobody knows yet whether it is ready", until: p.l.now().Add(p.pace.Timeout())}
+	p.asked[dependency] = q
+	p.ask(ctx, dependency, q, "")
+}
+
+// atOnce reports whether a guest is ready as soon as it runs.
+func (p *pacing) atOnce(step *plan.Step) bool {
+	return step.Ready.Kind == schemas.ReadyRunning || (step.Ready.Kind == "" && step.VM.Spec().ReadinessProbe == nil)
+}
+
+// answered takes what a guest, or its agent, has said.
+func (p *pacing) answered(a answer, now time.Time) {
+	q := a.question
+	if p.asked[a.dependency] != q {
+		return // of another revision, or of another run of the guest
+	}
+	q.asking, q.answered, q.ready, q.why = false, now, a.err == nil, ""
+	if have := p.l.domain(a.dependency.Address); have != nil && q.fingerprint == "" {
+		q.fingerprint = have.Fingerprint
+	}
+	var not apply.NotReadyError
+	switch {
+	case errors.As(a.err, &not):
+		q.why = not.Reason
+	case a.err != nil:
+		q.why = problemOf(a.err)
+	}
+	if q.step == nil {
+		return
+	}
+	switch {
+	case a.err == nil:
+		p.rollout.End(q.step, nil)
+		p.l.r.event(Normal, GuestReady, q.step.Address, p.revision, "the guest is ready")
+	case errors.Is(a.err, apply.ErrNotReady) && (not.Never || !now.Before(q.until)):
+		p.rollout.End(q.step, a.err)
+		if q.told != q.why {
+			q.told = q.why
+			p.l.r.event(Warning, GuestNotReady, q.step.Address, p.revision, "the guest is not ready after its "+string(q.step.Action)+": "+q.why)
+		}
+	}
+}
+
+// again asks the guests that were not ready after their step: the rollout goes on when they are.
+func (p *pacing) again(ctx context.Context, now time.Time) {
+	for dependency, q := range p.asked {
+		if q.step == nil || q.ready || q.asking {
+			continue
+		}
+		have := p.l.domain(dependency.Address)
+		switch at := q.answered.Add(askAgain); {
+		case have == nil:
+			delete(p.asked, dependency)
+		case have.State != plan.StateRunning:
+		case now.Before(at):
+			p.l.wakeAt(at)
+		default:
+			p.ask(ctx, dependency, q, have.Fingerprint)
+		}
+	}
+}
+
+// settle notes that the plan asks nothing more of machines that were begun, such as those that somebody has put right by hand.
+func (p *pacing) settle(wanted map[key]bool) {
+	open := map[key]bool{}
+	for dependency, q := range p.asked {
+		if q.step != nil && !q.ready {
+			open[keyFor(dependency.Address)] = true
+		}
+	}
+	p.rollout.Settle(func(address schemas.Address) bool {
+		k := keyFor(address)
+		return !wanted[k] && !open[k] && !p.l.gate.busy(k)
+	})
+}
+
+// notReady tells of the machines whose guests are not ready although a step has started them.
+func (p *pacing) notReady() map[key]status.Attempt {
+	out := map[key]status.Attempt{}
+	for dependency, q := range p.asked {
+		if q.step != nil && q.told != "" && !q.ready {
+			out[keyFor(dependency.Address)] = status.Attempt{NotReady: q.told}
+		}
+	}
+	return out
+}
