@@ -132,3 +132,16 @@ func (e *Error) Unwrap() []error {
 	}
 	return []error{e.Kind, e.Err}
 }
+
+// Commit is one commit of a history.
+type Commit struct {
+	// Revision is the full hash, Parents are those of its parents.
+	Revision string
+	Parents  []string
+	// Subject and Author are as in a Snapshot. Time is when it was authored, Committed when it came to be as it is.
+	Subject, Author string
+	Time, Committed time.Time
+	// Tree identifies what the source reads of the commit: equal trees hold equal manifests. It is empty where the
+	// commit has nothing for the source.
+	Tree string
+}

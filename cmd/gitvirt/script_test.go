@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
@@ -36,6 +37,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 //
 //	exits CODE PROGRAM ARGS...   run a program that must end with this exit code
 //	commit REPO                  commit all of a work tree, always with the same author and time; made when missing
+//	says REPO MESSAGE            commit with this message, an hour after the last one
 //	sparse FILE BYTES            make a file of this size that takes no space
 //	controller FOLDER            answer as the controller's API: /api/v1/fleet is FOLDER/fleet.json, and so on
 //	agent start|stop             answer on $SOCKET as the agent of a host
@@ -47,7 +49,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:      *update,
 		RequireUniqueNames: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "commit": commit, "sparse": sparse, "controller": controller, "agent": agent, "happens": happens,
+			"exits": exits, "commit": commit, "says": says, "sparse": sparse, "controller": controller, "agent": agent, "happens": happens,
 		},
 	})
 }
@@ -127,6 +129,22 @@ func commit(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(ts.Exec("git", "-C", repo, "commit", "-q", "-m", "Change the fleet"))
 }
 
+// says is commit with a message, an hour after the last one.
+func says(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 2, "says REPO MESSAGE")
+	repo := ts.MkAbs(args[0])
+	if _, err := os.Stat(filepath.Join(repo, ".git")); err != nil {
+		ts.Check(ts.Exec("git", "init", "-q", "-b", "main", repo))
+	}
+	w := ts.Value(worldKey{}).(*world)
+	w.commits++
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(w.commits) * time.Hour).Format(time.RFC3339)
+	ts.Setenv("GIT_AUTHOR_DATE", at)
+	ts.Setenv("GIT_COMMITTER_DATE", at)
+	ts.Check(ts.Exec("git", "-C", repo, "add", "-A"))
+	ts.Check(ts.Exec("git", "-C", repo, "commit", "-q", "-m", args[1]))
+}
+
 func sparse(ts *testscript.TestScript, neg bool, args []string) {
 	arguments(ts, neg, args, 2, "sparse FILE BYTES")
 	size, err := strconv.ParseInt(args[1], 10, 64)
@@ -179,6 +197,7 @@ func controller(ts *testscript.TestScript, neg bool, args []string) {
 type world struct {
 	hypervisor *fake.Hypervisor
 	stopAgent  func()
+	commits    int
 }
 
 // agent starts and stops the agent of a host. An agent that starts reads all of the host before it answers, so a script
