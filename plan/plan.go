@@ -180,6 +180,8 @@ type Step struct {
 	DataAtRisk []string `json:"data_at_risk,omitempty"`
 	// Keeps lists the disks that outlive a destroyed domain.
 	Keeps []string `json:"keeps,omitempty"`
+	// Warnings are what the policy's rules say that only warn.
+	Warnings []string `json:"warnings,omitempty"`
 	// Blocked says why the step is shown but not carried out.
 	Blocked string `json:"blocked,omitempty"`
 	// Define says that the persistent definition is written.

@@ -58,10 +58,10 @@ type Step struct {
 
 // Input is what expressions are about.
 type Input struct {
-	Object Machine
-	// Before is what was applied last; nil for a machine that is new.
-	Before *Machine
-	Step   Step
+	Object *Machine
+	// Before is what was applied last; it returns nil for a machine that is new. It is asked when an expression needs it.
+	Before func() *Machine
+	Step   *Step
 }
 
 // Problem is what is wrong with an expression.
@@ -192,10 +192,10 @@ func Prepare(input *Input) *Arguments {
 	values := map[string]any{
 		"object": func() any { return input.Object.value() },
 		"before": func() any {
-			if input.Before == nil {
-				return types.NullValue
+			if before := input.Before(); before != nil {
+				return before.value()
 			}
-			return input.Before.value()
+			return types.NullValue
 		},
 		"step": func() any { return input.Step.value() },
 	}

@@ -15,8 +15,9 @@ func input() *rules.Input {
 		}}}
 	}
 	return &rules.Input{
-		Object: rules.Machine{Kind: "VirtualMachine", Namespace: "prod", Name: "web-1", Labels: map[string]string{"tier": "prod"}, Spec: spec},
-		Step: rules.Step{
+		Object: &rules.Machine{Kind: "VirtualMachine", Namespace: "prod", Name: "web-1", Labels: map[string]string{"tier": "prod"}, Spec: spec},
+		Before: func() *rules.Machine { return nil },
+		Step: &rules.Step{
 			Action: "restart", Consequence: "restart", DowntimeSeconds: 40,
 			Changes: []rules.Change{{Path: "spec.template.spec.domain.cpu.model", Before: "host-model", After: "host-passthrough", Consequence: "restart"}},
 		},
