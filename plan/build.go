@@ -3,10 +3,6 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
-
-	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/schemas"
@@ -29,7 +25,7 @@ type Policy interface {
 	Hash() string
 	// Power says whether a schedule wants a machine on or off now, and why; PowerKeep leaves it to its run strategy.
 	Power(vm *schemas.VM) (power PowerChange, reason string)
-	// Analyse gives steps their Waits and Blocked. It changes nothing else.
+	// Analyse gives steps, which have their IDs, their Waits, Blocked and Warnings. It changes nothing else.
 	Analyse(p *Plan, want *schemas.Desired, have Observed)
 }
 
@@ -50,7 +46,10 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 	for _, paused := range want.Paused {
 		p.Held = append(p.Held, Held{Address: paused.Address, Reason: "it is paused (spec.paused): its machines are left as they are"})
 	}
-	b := builder{plan: p, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
+	if options.Policy != nil {
+		p.Policy = options.Policy.Hash()
+	}
+	b := builder{plan: p, policy: options.Policy, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
 	if have.Unknown != "" {
 		p.Unknown = have.Unknown
 		p.UnknownCount = len(want.VMs)
@@ -61,12 +60,19 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 	if err := b.narrow(options.Selection, have); err != nil {
 		return nil, err
 	}
-	err := p.finish()
-	return p, err
+	if err := p.identify(); err != nil { // first, because approvals name steps
+		return nil, err
+	}
+	if options.Policy != nil && p.Unknown == "" {
+		options.Policy.Analyse(p, want, have)
+	}
+	p.summarize()
+	return p, nil
 }
 
 type builder struct {
 	plan    *Plan
+	policy  Policy
 	want    *schemas.Desired
 	have    Observed
 	foreign foreignIndex
@@ -123,35 +129,6 @@ func (b *builder) member(domain *Domain) bool {
 
 func (b *builder) add(step Step) { b.plan.Steps = append(b.plan.Steps, step) }
 
-// wantsPower returns what a VM's run strategy makes of a domain's state: on, off or as it is.
-func wantsPower(vm *schemas.VM, have *Domain) PowerChange {
-	running := have.State == StateRunning || have.State == StatePaused
-	switch vm.RunStrategy {
-	case kubevirtv1.RunStrategyAlways:
-		if !running {
-			return PowerOn
-		}
-	case kubevirtv1.RunStrategyRerunOnFailure:
-		if !running && (!have.Ran || have.Stop != StopShutdown) {
-			return PowerOn
-		}
-	case kubevirtv1.RunStrategyOnce:
-		if !running && !have.Ran {
-			return PowerOn
-		}
-	case kubevirtv1.RunStrategyHalted:
-		if running {
-			return PowerOff
-		}
-	}
-	return PowerKeep
-}
-
-// startsNew reports whether a VM that does not exist yet is started when it is made.
-func startsNew(vm *schemas.VM) bool {
-	return wantsPower(vm, &Domain{State: StateStopped}) == PowerOn
-}
-
 func (b *builder) step(vm *schemas.VM, action Action, reason Reason) Step {
 	return Step{
 		Address:      vm.Address,
@@ -170,9 +147,13 @@ func (b *builder) create(vm *schemas.VM, reason Reason, missing *Domain) {
 	step.Consequence = ConsequenceNone
 	step.Define = true
 	step.Summary = "will be created"
-	if startsNew(vm) {
+	power, why := b.power(vm, &Domain{State: StateStopped})
+	switch {
+	case power == PowerOn:
 		step.Power = PowerOn
 		step.Summary = "will be created and started"
+	case startsNew(vm):
+		step.Summary = "will be created and stays off (" + why + ")"
 	}
 	if missing != nil {
 		step.Summary = "was undefined outside gitvirt and " + step.Summary
@@ -191,97 +172,6 @@ func (b *builder) block(step *Step) {
 	}
 }
 
-// destroy plans the end of a domain that git no longer has.
-func (b *builder) destroy(have *Domain) {
-	if have.Fleet != b.plan.Fleet {
-		return // another fleet's domain on the same host
-	}
-	step := Step{
-		Address:      have.Address,
-		Action:       ActionDestroy,
-		Reason:       ReasonRemoved,
-		Consequence:  ConsequenceDestroy,
-		Domain:       have.Name,
-		Precondition: have.Fingerprint,
-		Summary:      "will be destroyed: " + orUnknown(have.Source) + " no longer has it",
-	}
-	if have.Problem == "" {
-		object, _, err := schemas.ParseRecord(have.Record, true)
-		if err != nil {
-			step.Blocked = "its record cannot be understood: " + err.Error()
-		} else {
-			step.GraceSeconds = domainxml.GraceSeconds(&object.Spec.Template.Spec)
-			step.Blocked = protected(object.Annotations)
-			step.DataAtRisk = firmwareState(&object.Spec.Template.Spec)
-		}
-	}
-	for _, disk := range have.Disks {
-		switch {
-		case disk.Keep:
-			step.Keeps = append(step.Keeps, describeDisk(disk))
-		case disk.Kind == "containerDisk" || disk.Kind == "ephemeral":
-			step.DataAtRisk = append(step.DataAtRisk, describeDisk(disk)+": what the guest wrote to it is discarded")
-		}
-	}
-	switch {
-	case have.State == StateMissing:
-		step.Summary = "is gone from the host and from git; its leftovers will be cleared"
-		step.Consequence = ConsequenceNone
-	case have.Problem != "":
-		step.Blocked = "its record cannot be understood: " + have.Problem
-	}
-	if step.Blocked == "" {
-		step.Blocked = b.withheld()
-	}
-	b.add(step)
-}
-
-// protected says that a VM must not be destroyed or replaced, by the annotations that were applied to it: removing the
-// manifest does not remove the protection.
-func protected(annotations map[string]string) string {
-	if on, err := strconv.ParseBool(annotations[schemas.AnnotationProtect]); err != nil || !on {
-		return ""
-	}
-	return "it is protected (" + schemas.AnnotationProtect + "); apply it with \"false\" first"
-}
-
-// firmwareState lists what a guest keeps in its firmware and loses with its domain.
-func firmwareState(spec *kubevirtv1.VirtualMachineInstanceSpec) []string {
-	var lost []string
-	if volatileVariables(spec) {
-		lost = append(lost, "UEFI variables (boot entries, Secure Boot keys) are discarded")
-	}
-	tpm := spec.Domain.Devices.TPM
-	if tpm != nil && (tpm.Enabled == nil || *tpm.Enabled) && (tpm.Persistent == nil || !*tpm.Persistent) {
-		lost = append(lost, "TPM state is discarded: what the guest sealed with it cannot be opened any more")
-	}
-	return lost
-}
-
-// volatileVariables reports whether a guest has UEFI variables that are made anew at every power-on: those that are not
-// persistent, as in KubeVirt.
-func volatileVariables(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
-	firmware := spec.Domain.Firmware
-	if firmware == nil || firmware.Bootloader == nil || firmware.Bootloader.EFI == nil {
-		return false
-	}
-	persistent := firmware.Bootloader.EFI.Persistent
-	return persistent == nil || !*persistent
-}
-
-// withheld says why nothing may be destroyed at this revision, or "".
-func (b *builder) withheld() string {
-	switch {
-	case b.want.Partial:
-		return "only one file was read; removals need the whole directory or repository"
-	case len(b.want.Opaque) > 0:
-		return "nothing is destroyed while a file cannot be read: " + strings.Join(b.want.Opaque, ", ")
-	case len(b.want.VMs) == 0 && len(b.want.Broken) == 0 && len(b.want.Paused) == 0 && !b.want.HasFleet:
-		return "the revision holds no VM at all and no Fleet (gitvirt.yaml) that says it is meant so"
-	}
-	return ""
-}
-
 // update plans what an existing domain needs.
 func (b *builder) update(vm *schemas.VM, have *Domain) {
 	switch {
@@ -295,10 +185,10 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 		b.create(vm, ReasonDrift, have)
 		return
 	}
-	power := wantsPower(vm, have)
+	power, why := b.power(vm, have)
 	inactive := have.RunningHash == ""
 	if vm.Hash == have.Hash && (inactive || vm.Hash == have.RunningHash) && power == PowerKeep &&
-		len(have.Drift) == 0 && !have.Transient && have.Fleet == b.plan.Fleet {
+		len(have.Drift) == 0 && !have.Transient && have.RetiredSince.IsZero() && have.Fleet == b.plan.Fleet {
 		b.plan.Unchanged++
 		return
 	}
@@ -307,7 +197,7 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 		b.hold(vm.Address, err.Error())
 		return
 	}
-	b.decide(&step, power, have)
+	b.decide(&step, power, why, have)
 	if step.Action == "" {
 		b.plan.Unchanged++
 		return
@@ -318,21 +208,16 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 
 // decide lets the Fleet's policy on drift take part: where drift is only reported, a guest that is down for another
 // reason is started all the same.
-func (b *builder) decide(step *Step, power PowerChange, have *Domain) {
+func (b *builder) decide(step *Step, power PowerChange, why string, have *Domain) {
 	drift := step.Drift
 	if b.want.Fleet.Spec.Drift == schemas.DriftReport && step.Reason == "" && power != PowerKeep {
 		step.Drift = nil
 	}
-	step.decide(power, have)
+	step.decide(power, why, have)
 	if len(step.Drift) < len(drift) {
 		step.Drift = append(drift, step.Drift...)
 	}
-	if step.Action == ActionReplace && step.Blocked == "" {
-		object, _, err := schemas.ParseRecord(have.Record, false)
-		if err == nil {
-			step.Blocked = protected(object.Annotations)
-		}
-	}
+	b.protect(step, have)
 }
 
 func (b *builder) hold(address schemas.Address, reason string) {
@@ -355,6 +240,7 @@ func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 	if err := b.compare(&step, vm, have); err != nil {
 		return step, err
 	}
+	b.comeBack(&step, have)
 	for _, change := range step.Changes {
 		step.Consequence = step.Consequence.Worse(change.Consequence)
 	}

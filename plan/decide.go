@@ -9,9 +9,9 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 )
 
-// decide turns what differs and the wanted power into an action. A step that stays without an action has nothing to
+// decide turns what differs and the wanted power, for which why is the reason, into an action. A step that stays without an action has nothing to
 // do.
-func (s *Step) decide(power PowerChange, have *Domain) {
+func (s *Step) decide(power PowerChange, why string, have *Domain) {
 	active := have.active()
 	if s.Consequence == "" {
 		s.Consequence = ConsequenceNone
@@ -28,7 +28,7 @@ func (s *Step) decide(power PowerChange, have *Domain) {
 		s.replace(power, active)
 	case power == PowerOff:
 		s.Action, s.Power, s.Consequence = ActionStop, PowerOff, ConsequenceStop
-		s.Summary = "will be shut down (runStrategy is Halted)"
+		s.Summary = "will be shut down (" + why + ")"
 		s.reasonPower()
 		s.risk()
 	case changed && active && (s.Consequence == ConsequenceRestart || s.Consequence == ConsequenceData):
@@ -39,7 +39,7 @@ func (s *Step) decide(power PowerChange, have *Domain) {
 			s.risk()
 		}
 	default:
-		s.start(have)
+		s.start(why, have)
 	}
 }
 
@@ -119,6 +119,8 @@ func (s *Step) lost() {
 func (s *Step) redefine(power PowerChange, active bool) {
 	s.Action, s.Power = ActionUpdate, power
 	switch {
+	case s.Reason == ReasonReturned:
+		s.Summary = "is in git again; its domain is kept"
 	case s.Reason == ReasonDrift:
 		s.Summary = "was changed outside gitvirt; its configuration will be corrected"
 	case s.Consequence == ConsequenceNone:
@@ -141,20 +143,19 @@ func (s *Step) redefine(power PowerChange, active bool) {
 }
 
 // start powers a domain on, and says why it was off.
-func (s *Step) start(have *Domain) {
+func (s *Step) start(why string, have *Domain) {
 	s.Action, s.Power, s.Consequence = ActionStart, PowerOn, ConsequenceNone
-	strategy := string(s.VM.RunStrategy)
 	switch {
 	case have.Ran && have.Stop == StopDestroyed:
 		s.Reason = ReasonDrift
 		s.Drift = append(s.Drift, Change{Path: "power", Before: "running", After: "stopped by force", Consequence: ConsequenceNone})
-		s.Summary = "was stopped outside gitvirt; it will be started (runStrategy is " + strategy + ")"
+		s.Summary = "was stopped outside gitvirt; it will be started (" + why + ")"
 	case have.Ran && (have.Stop == StopCrashed || have.Stop == StopFailed):
-		s.Summary = "crashed; it will be started again (runStrategy is " + strategy + ")"
+		s.Summary = "crashed; it will be started again (" + why + ")"
 	case have.Ran && have.Stop == StopShutdown:
-		s.Summary = "was shut down by its guest; it will be started again (runStrategy is " + strategy + ")"
+		s.Summary = "was shut down by its guest; it will be started again (" + why + ")"
 	default:
-		s.Summary = "will be started (runStrategy is " + strategy + ")"
+		s.Summary = "will be started (" + why + ")"
 	}
 	s.reasonPower()
 	if have.Ran {

@@ -34,11 +34,15 @@ func TestBuildDependencies(t *testing.T) {
 		return strings.Join(lines, "\n")
 	}
 	for _, test := range []struct{ reason, got, want string }{
-		{"all are new", describe(build(t, desired(t, fleet, db, dns, web), nil)),
-			"create db ready by agent\ncreate dns\ncreate web after db(agent) after dns(tcp:53)"},
+		{
+			"all are new", describe(build(t, desired(t, fleet, db, dns, web), nil)),
+			"create db ready by agent\ncreate dns\ncreate web after db(agent) after dns(tcp:53)",
+		},
 		{"one is new", describe(build(t, desired(t, fleet, db, dns, web), running(t, fleet, db, dns))), "create web after db(agent) after dns(tcp:53)"},
-		{"all go", describe(build(t, desired(t, fleet), running(t, fleet, db, dns, web))),
-			"destroy db\ndestroy dns\ndestroy web after db() after dns(tcp:53)"},
+		{
+			"all go", describe(build(t, desired(t, fleet), running(t, fleet, db, dns, web))),
+			"destroy db\ndestroy dns\ndestroy web after db() after dns(tcp:53)",
+		},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", test.reason, test.got, test.want)

@@ -50,6 +50,7 @@ const (
 	ReasonRunningDrift   Reason = "running-drift"   // the running guest differs from what it was started with
 	ReasonAdopted        Reason = "adopted"         // gitvirt.io/adopt names the domain
 	ReasonRenamed        Reason = "renamed"         // gitvirt.io/previous-name names the VM it was
+	ReasonReturned       Reason = "returned"        // retired, and in git again before it was destroyed
 )
 
 // Consequence is what the guest notices, ordered from nothing to everything.
@@ -312,12 +313,6 @@ func (p *Plan) summarize() {
 	p.Summary = s
 }
 
-// finish counts the steps and names the plan.
-func (p *Plan) finish() error {
-	p.summarize()
-	return p.identify()
-}
-
 // idLength is the length of IDs in hexadecimal digits: 128 bits, because approvals are bound to them.
 const idLength = 32
 
@@ -341,7 +336,7 @@ func (p *Plan) identify() error {
 
 func (s *Step) identify(fleet string) error {
 	content := *s
-	content.ID, content.Waits = "", nil
+	content.ID, content.Waits, content.Warnings = "", nil, nil
 	encoded, err := json.Marshal(&content)
 	if err != nil {
 		return fmt.Errorf("hashing the step of %s: %w", s.Address, err)

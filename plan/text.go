@@ -170,6 +170,9 @@ func (t *text) step(step *Step) {
 	for _, kept := range step.Keeps {
 		t.line("      keeps %s", kept)
 	}
+	for _, warning := range step.Warnings {
+		t.line("      %s %s", t.paint("33", "warning:"), warning)
+	}
 	if step.Blocked != "" {
 		t.line("      %s %s", t.paint("33", "blocked:"), step.Blocked)
 	}

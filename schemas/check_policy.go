@@ -2,6 +2,7 @@ package schemas
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,7 +57,7 @@ func (c *checker) policyItems(list []any, n int, name func(i int) string) {
 	}
 	seen := make(map[string]bool, n)
 	for i := range n {
-		path := append(list[:len(list):len(list)], i, "name")
+		path := slices.Concat(list, at(i, "name"))
 		switch this := name(i); {
 		case this == "":
 			c.fail(path, "no name", "write one, such as name: nights")

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -94,9 +93,9 @@ func spend(accounts []account, one *subject, spent *Spent) {
 			continue
 		}
 		if a.atATime {
-			one.wait(plan.WaitBudget, time.Time{}, fmt.Sprintf("waits for others: the budget %s lets %s of %d machines of a host be interrupted at a time", a.budget.Name, a.bound(), a.base))
+			one.wait(plan.WaitBudget, time.Time{}, fmt.Sprintf("waits for others: the budget %s lets %d of %d machines of a host be interrupted at a time", a.budget.Name, a.limit, a.base))
 		} else {
-			one.wait(plan.WaitBudget, time.Time{}, fmt.Sprintf("waits for gitvirt approve: the budget %s lets one revision %s %s of %d machines, and %d come before it", a.budget.Name, a.what, a.bound(), a.base, a.spent))
+			one.wait(plan.WaitBudget, time.Time{}, fmt.Sprintf("waits for gitvirt approve: the budget %s lets one revision %s %d of %d machines, and %d come before it", a.budget.Name, a.what, a.limit, a.base, a.spent))
 		}
 		return
 	}
@@ -104,9 +103,6 @@ func spend(accounts []account, one *subject, spent *Spent) {
 		a.spent++
 	}
 }
-
-// bound is the limit for people.
-func (a *account) bound() string { return strconv.Itoa(a.limit) }
 
 // accounts opens the accounts of all budgets, with what was spent at this revision.
 func (p *Policy) accounts(s *subjects) []account {
@@ -184,5 +180,5 @@ func amount(value intstr.IntOrString, n int) int {
 	if err != nil {
 		return 0 // could not be read: the policy is in doubt
 	}
-	return int(math.Ceil(float64(n) * float64(percent) / 100))
+	return (n*percent + 99) / 100
 }
