@@ -157,8 +157,10 @@ type Hypervisor interface {
 	// SetVCPUs gives a running guest vCPUs, at most those it was started for, or takes some away, which most guests and machines do
 	// not allow: ErrRefused. A guest that was asked to give one back may still do so later.
 	SetVCPUs(ctx context.Context, name string, count uint) error
-	// SetMemory sets the target of a running guest's balloon, in KiB, at most all memory that it has (<memory> in its live XML, with
-	// what is plugged in). The guest follows when it can.
+	// SetMemory sets the target of a running guest's balloon, in KiB, at most all memory that it has (<memory> in its live XML). The
+	// guest follows when it can. QEMU's balloon knows nothing of virtio-mem: the target is without what such devices give,
+	// while <currentMemory> in the live XML is with it. At a start libvirt makes <currentMemory> of the definition the target,
+	// so a definition with both must not count virtio-mem there, or its balloon is empty.
 	SetMemory(ctx context.Context, name string, kib uint64) error
 	// ResizeDisk lets the disk of a target ("vda") of a running guest grow to a size in bytes; the image grows with it, and
 	// stays so. It never shrinks: that is ErrRefused. What has the size already is left alone.

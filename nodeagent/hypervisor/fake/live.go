@@ -80,7 +80,7 @@ func (h *Hypervisor) SetMemory(ctx context.Context, name string, kib uint64) err
 		case size.Balloon.Model == "none":
 			return refused("cannot set memory of an active domain without a balloon")
 		}
-		d.Live = setKiB(d.Live, "currentMemory", kib)
+		d.Live = setKiB(d.Live, "currentMemory", kib+size.virtioMem())
 		return nil
 	})
 }

@@ -58,6 +58,17 @@ func (s *size) vcpus() uint {
 	return s.VCPU.Max
 }
 
+// virtioMem returns what virtio-mem devices give the guest, in KiB.
+func (s *size) virtioMem() uint64 {
+	var kib uint64
+	for _, device := range s.Plugged {
+		if device.Target.Requested != nil {
+			kib += device.Target.Requested.kib()
+		}
+	}
+	return kib
+}
+
 var (
 	vcpuElement    = regexp.MustCompile(`<vcpu(\s[^>]*)?>\s*[0-9]+\s*</vcpu>`)
 	currentOfVCPU  = regexp.MustCompile(`\scurrent=("[0-9]*"|'[0-9]*')`)

@@ -12,10 +12,8 @@ import (
 // PluggedMAC, and spare PCI slots.
 func Plugged(xml string) string {
 	xml = strings.Replace(xml, "<vcpu>1</vcpu>", "<vcpu current='1'>3</vcpu>", 1)
-	memory := "16"
-	if strings.Contains(xml, "<memory unit='MiB'>128<") {
-		memory = "128"
-	}
+	_, memory, _ := strings.Cut(xml, "<memory unit='MiB'>")
+	memory, _, _ = strings.Cut(memory, "<")
 	xml = strings.Replace(xml, "<memory ", "<maxMemory slots='4' unit='MiB'>1024</maxMemory>\n  <memory ", 1)
 	xml = strings.Replace(xml, "</features>", "</features>\n  <cpu><numa><cell id='0' cpus='0-2' memory='"+memory+"' unit='MiB'/></numa></cpu>", 1)
 	const ports = 12
