@@ -55,6 +55,7 @@ func (a *Agent) conclude(record, started *domainxml.Record, domain hypervisor.Do
 	default:
 		// A guest that cannot be compared is told without a difference: the next boot gives it what is defined.
 		now.running, now.unreadLive, _ = a.inspect(started, domain.Live, (*domainxml.Reader).InspectRunning)
+		now.running = foreignTo(started, now.running)
 	}
 	return now
 }

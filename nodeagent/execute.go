@@ -173,7 +173,7 @@ func (e *execution) define(ctx context.Context) error {
 	if before != nil && e.request.GetPower() != "cycle" {
 		record.Ran, record.Stop = before.Ran, before.Stop
 	}
-	record.Pending = e.pending(record)
+	record.Pending, record.Native = e.pending(record), e.native()
 	definition, err := e.render(record)
 	if err != nil {
 		return err
@@ -193,22 +193,10 @@ func (e *execution) define(ctx context.Context) error {
 		return err
 	}
 	if e.request.GetPower() == "" && e.active() && e.request.GetLive() {
-		record.Pending, record.ChangedLive = 0, e.now.running != nil && (e.now.running.ChangedLive || e.now.running.Hash != record.Hash)
+		record.Pending = 0
 		return e.mark(ctx, record)
 	}
 	return nil
-}
-
-// pending is since when the running guest has been without what is configured, when it is without that once a record is
-// defined: a second change does not make the wait look shorter.
-func (e *execution) pending(record *domainxml.Record) int64 {
-	if !e.active() || e.now.running == nil || e.now.running.Hash == record.Hash {
-		return 0
-	}
-	if before := e.now.record; before != nil && before.Pending != 0 && before.Hash != e.now.running.Hash {
-		return before.Pending
-	}
-	return e.agent.config.Now().Unix()
 }
 
 // undefine makes room for a domain that is made anew.
@@ -320,8 +308,11 @@ func (e *execution) start(ctx context.Context) error {
 	if err := e.agent.hypervisor.SetPower(ctx, e.name, power); err != nil {
 		return fmt.Errorf("starting %s: %w", e.name, err)
 	}
-	record.Ran, record.Stop, record.Pending, record.ChangedLive = true, "", 0, false
-	return e.mark(ctx, &record)
+	record.Ran, record.Stop, record.Pending, record.Native = true, "", 0, nil
+	if err := e.mark(ctx, &record); err != nil {
+		return err
+	}
+	return e.acquaint(ctx, &record)
 }
 
 // again is how often the guest is asked to shut down while it takes its time: one that is still booting misses the

@@ -1,8 +1,10 @@
 package nodeagent_test
 
 import (
+	"context"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
 )
 
 // told writes changes as people read them.
@@ -92,4 +95,25 @@ func TestPendingSince(t *testing.T) {
 	want("pending again", 4000)
 	r.must(r.request(named("y"), "cycle"))
 	want("restarted", 0)
+}
+
+// TestWhatLibvirtMakesOfADefinition is in every guest from its start, and nobody's change: a restart would not undo it.
+func TestWhatLibvirtMakesOfADefinition(t *testing.T) {
+	r := newRig(t, nil)
+	add := func(device string) func(string) string {
+		return func(xml string) string { return strings.Replace(xml, "</devices>", device+"</devices>", 1) }
+	}
+	once := sync.OnceFunc(func() {
+		r.fake.EditLive("default_a", add(`<crypto model="virtio"><backend model="builtin"/></crypto>`))
+	})
+	r.fake.Fail(fake.SetMetadata, func(context.Context, string) error { once(); return nil })
+	in := vm{name: "a", change: func(*kubevirtv1.VirtualMachineInstanceSpec) {}}
+	r.must(r.request(in, "on"))
+	r.eventually("a", "without a difference", func(d *api.Domain) bool { return d.GetRan() && len(d.GetRunningDrift()) == 0 })
+	r.stop()
+	r.begin()
+	r.fake.EditLive("default_a", add(`<panic model="isa"/>`))
+	r.eventually("a", "changed by somebody", func(d *api.Domain) bool {
+		return slices.Equal(told(d.GetRunningDrift()), []string{`spec.template.spec.domain.devices.panicDevices:  -> "present"`})
+	})
 }

@@ -167,7 +167,7 @@ func (b *builder) create(vm *schemas.VM, reason Reason, missing *Domain) {
 
 // block applies the Fleet's drift policy to a step that only undoes drift.
 func (b *builder) block(step *Step) {
-	if step.Blocked == "" && step.Reason == ReasonDrift && b.want.Fleet.Spec.Drift == schemas.DriftReport {
+	if step.Blocked == "" && (step.Reason == ReasonDrift || step.Reason == ReasonRunningDrift) && b.want.Fleet.Spec.Drift == schemas.DriftReport {
 		step.Blocked = "drift is only reported (the Fleet's spec.drift is \"report\")"
 	}
 }
@@ -188,7 +188,7 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 	power, why := b.power(vm, have)
 	inactive := have.RunningHash == ""
 	if vm.Hash == have.Hash && (inactive || vm.Hash == have.RunningHash) && power == PowerKeep &&
-		len(have.Drift) == 0 && !have.Transient && have.RetiredSince.IsZero() && have.Fleet == b.plan.Fleet {
+		len(have.Drift) == 0 && len(have.RunningDrift) == 0 && !have.Transient && have.RetiredSince.IsZero() && have.Fleet == b.plan.Fleet {
 		b.plan.Unchanged++
 		return
 	}
@@ -241,6 +241,9 @@ func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 		return step, err
 	}
 	b.comeBack(&step, have)
+	if err := step.truths(vm, have, b.have.Live); err != nil {
+		return step, err
+	}
 	for _, change := range step.Changes {
 		step.Consequence = step.Consequence.Worse(change.Consequence)
 	}

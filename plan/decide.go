@@ -20,6 +20,8 @@ func (s *Step) decide(power PowerChange, why string, have *Domain) {
 	switch {
 	case !changed && len(s.Drift) > 0:
 		s.Reason, s.Define = ReasonDrift, true
+	case !changed && power == PowerKeep && len(s.RunningDrift) > 0:
+		s.Reason = ReasonRunningDrift
 	case !changed && power == PowerKeep:
 		return
 	}
@@ -33,6 +35,8 @@ func (s *Step) decide(power PowerChange, why string, have *Domain) {
 		s.risk()
 	case changed && active && (s.Consequence == ConsequenceRestart || s.Consequence == ConsequenceData):
 		s.restart()
+	case !changed && active && len(s.RunningDrift) > 0:
+		s.undo(power)
 	case s.Define:
 		s.redefine(power, active)
 		if power == PowerOn && have.Ran {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -38,8 +39,9 @@ type Record struct {
 	Stop string
 	// Pending is since when the definition is one that the running guest did not get, in Unix seconds; 0 for one that it has.
 	Pending int64
-	// ChangedLive says that gitvirt has changed the running guest since it was started.
-	ChangedLive bool
+	// Native are the paths in which the running guest differed already when gitvirt had just started it from this very
+	// definition: that is what libvirt made of it, and nobody's change.
+	Native []string
 	// Volumes are where the volumes were found or made when the domain was defined.
 	Volumes []Volume
 	// Assignment is what was chosen on the host when the domain was defined.
@@ -86,7 +88,7 @@ func (r *Record) marshal(name, namespace string) (string, error) {
 func (r *Record) write(w *xmlWriter, name, namespace string) error {
 	w.start(name, "xmlns:"+MetadataPrefix, namespace, "address", r.Address.String(), "fleet", r.Fleet, "revision", r.Revision,
 		"source", r.Source, "hash", r.Hash, "ran", strconv.FormatBool(r.Ran), "stop", r.Stop,
-		"pending", number(r.Pending), "changed-live", flag(r.ChangedLive))
+		"pending", number(r.Pending), "native", strings.Join(r.Native, " "))
 	for i := range r.Volumes {
 		volume := &r.Volumes[i]
 		w.leaf("volume", "name", volume.Name, "kind", volume.Kind, "path", volume.Path, "block", flag(volume.Block), "format", volume.Format,
@@ -178,8 +180,8 @@ func readRecord(decoder *xml.Decoder, start xml.StartElement) (*Record, error) {
 			if record.Pending, err = strconv.ParseInt(attribute.Value, 10, 64); err != nil {
 				return nil, fmt.Errorf("reading gitvirt's record: pending: %w", err)
 			}
-		case "changed-live":
-			record.ChangedLive = attribute.Value == "true"
+		case "native":
+			record.Native = strings.Fields(attribute.Value)
 		}
 	}
 	var body struct {

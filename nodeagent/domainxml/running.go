@@ -21,7 +21,7 @@ func CompareRunning(rendered, live string) ([]Difference, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the running guest's XML: %w", err)
 	}
-	return compareRunning(want, have, false), nil
+	return compareRunning(want, have), nil
 }
 
 // InspectRunning does for the XML of a running guest what Inspect does for a definition. The machine is the one that the
@@ -32,19 +32,18 @@ func (r *Reader) InspectRunning(m Machine, live string) (differences []Differenc
 		return nil, []string{whole + err.Error()}, fmt.Errorf("reading the running guest's XML: %w", err)
 	}
 	unread = r.unread(have, live)
-	changed := m.Record != nil && m.Record.ChangedLive
 	want, err := m.tree()
 	if err != nil {
 		return nil, unread, err
 	}
-	return compareRunning(want, have, changed), unread, nil
+	return compareRunning(want, have), unread, nil
 }
 
-// compareRunning compares two trees, and changes them. changed says that gitvirt has changed the guest since it was started.
-func compareRunning(want, have *node, changed bool) []Difference {
+// compareRunning compares two trees, and changes them.
+func compareRunning(want, have *node) []Difference {
 	withoutResolved(want, have)
 	samePlaces(want, have)
-	sameMemory(want, have, changed)
+	sameMemory(want, have)
 	return compare(want, have)
 }
 
@@ -138,9 +137,9 @@ func samePlaces(want, have *node) {
 	}
 }
 
-// sameMemory compares how much memory a guest has now, with what was plugged in, and what it was started with only where gitvirt
-// has not changed it since.
-func sameMemory(want, have *node, changed bool) {
+// sameMemory compares how much memory a guest has now, with what was plugged in and without what its balloon took. What it was
+// started with is of no matter while that is what it should have.
+func sameMemory(want, have *node) {
 	normalise(want)
 	normalise(have)
 	if len(want.devicesOf("memory")) == 0 { // nothing is rendered with memory that is plugged in later
@@ -168,8 +167,7 @@ func sameMemory(want, have *node, changed bool) {
 		}
 	}
 	now.text = strconv.FormatUint(kibOf(now.text)+left, 10) + " KiB"
-	if changed && kibOf(memory.text) >= kibOf(wanted.text) && kibOf(now.text) >= kibOf(wanted.text) {
-		// The guest gives memory back when it likes to, and one without a balloon's driver never.
+	if kibOf(memory.text) > kibOf(wanted.text) && kibOf(now.text) == kibOf(wanted.text) {
 		setMemory(have, kibOf(wanted.text), kibOf(wanted.text))
 	}
 }
