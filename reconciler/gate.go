@@ -258,6 +258,14 @@ func (g *gate) confirm(s *attempts) {
 // attempt is what the gate tells about a machine.
 func (s *attempts) attempt() status.Attempt {
 	a := status.Attempt{Error: s.problem, Stalled: s.stalled, Restarts: s.restarts, CrashLoop: s.waitsToReboot}
+	switch {
+	case s.stalled:
+		a.RetryAt = s.stalledAt.Add(stallRetry)
+	case s.problem != "":
+		a.RetryAt = s.retryAt
+	case s.waitsToReboot:
+		a.RetryAt = s.rebootAt
+	}
 	if s.busy != nil {
 		a.Action, a.Step = s.busy.step.Action, &s.busy.step
 	}

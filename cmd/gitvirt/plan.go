@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // planFlags are what a plan is made of.
@@ -125,6 +126,9 @@ type hostPlan struct {
 	*plan.Plan
 	node   string
 	origin plan.Origin
+	// desired and observed are what the plan was made of.
+	desired  *schemas.Desired
+	observed plan.Observed
 }
 
 // planHost plans one revision against a host. The caller closes the platform, unless there is an error.
@@ -151,7 +155,7 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		platform.close()
 		return nil, nil, err
 	}
-	return &hostPlan{p, observed.Node, origin}, platform, nil
+	return &hostPlan{p, observed.Node, origin, desired, observed}, platform, nil
 }
 
 // plan makes the plan that the flags ask for and names what it is compared with.

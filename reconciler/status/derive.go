@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"time"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
@@ -18,6 +19,8 @@ type Attempt struct {
 	// Error says why the last attempt failed; Stalled, that trying again does not help.
 	Error   string
 	Stalled bool
+	// RetryAt is when a step that failed, or a guest that keeps going down, is tried again.
+	RetryAt time.Time
 	// CrashLoop says that the guest keeps going down and waits to be started again.
 	CrashLoop bool
 	// Waits says what its step waits for in the order and the pace of its revision; empty when it does not.
@@ -51,7 +54,7 @@ type Input struct {
 func Of(in Input) VM {
 	vm := VM{
 		Address: in.Address, Phase: phaseOf(&in), Message: messageOf(&in), Node: in.Node,
-		Restarts: in.Attempt.Restarts,
+		Restarts: in.Attempt.Restarts, Waits: in.Attempt.Waits, RetryAt: in.Attempt.RetryAt,
 	}
 	if in.VM != nil {
 		vm.Source, vm.WantedRevision, vm.hash = in.VM.Position.Short(), in.Revision, in.VM.Hash

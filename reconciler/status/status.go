@@ -119,6 +119,10 @@ type VM struct {
 	Unread []string `json:"unread,omitempty"`
 	// Progress says what is being done right now. It is not written to git.
 	Progress string `json:"progress,omitempty"`
+	// Waits says what its step waits for in the order and the pace of its revision, RetryAt when a step that failed is
+	// tried again. They are not written to git.
+	Waits   string    `json:"waits,omitempty"`
+	RetryAt time.Time `json:"retryAt,omitzero"`
 
 	// hash is the wish that WantedRevision belongs to; "" when it is not known, as after reading a file.
 	hash string
