@@ -275,3 +275,38 @@ func TestNothingLeaks(t *testing.T) {
 		t.Errorf("the event loop has %d users left", users)
 	}
 }
+
+// TestLimitsHurtNobody: a disk of a running guest is limited, of which libvirt sends an event that the binding cannot read.
+func TestLimitsHurtNobody(t *testing.T) {
+	daemon := libvirttest.Start(t)
+	h, ctx := connect(t, daemon.URI), t.Context()
+	if err := h.Define(ctx, libvirttest.Plugged(libvirttest.DomainXML("a", "", libvirttest.GuestIdle.Kernel(t)))); err != nil {
+		t.Fatal(err)
+	}
+	disk := proofDisk("sdb", "scsi", libvirttest.Image(t, "limited", 1<<20))
+	if err := errors.Join(h.SetPower(ctx, "a", hypervisor.PowerOn), h.AttachDevice(ctx, "a", disk)); err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan hypervisor.Event, 10)
+	ended := make(chan struct{})
+	watching, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(ended)
+		h.Events(watching, func(event hypervisor.Event) { events <- event })
+	}()
+	if event := <-events; event.Kind != hypervisor.EventConnected {
+		t.Fatalf("event %+v, want the connection", event)
+	}
+	daemon.Virsh("blkdeviotune", "a", "sdb", "--total-iops-sec", "100", "--group-name", "slow", "--live")
+	if err := h.SetMetadata(ctx, "a", "test", "https://gitvirt.io/test", "<after/>"); err != nil {
+		t.Fatal(err)
+	}
+	if event := <-events; event != (hypervisor.Event{Kind: hypervisor.EventChanged, Name: "a"}) {
+		t.Errorf("event %+v, want that a has changed", event)
+	}
+	cancel()
+	<-ended
+	if a, err := h.Domain(ctx, "a"); err != nil || !strings.Contains(a.Live, "<total_iops_sec>100<") {
+		t.Errorf("domain %+v, %v, want the limit", a, err)
+	}
+}

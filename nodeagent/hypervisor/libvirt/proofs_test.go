@@ -44,6 +44,7 @@ func TestProofs(t *testing.T) {
 	for _, mark := range []string{"first", "other", "scsi", "medium-1", "medium-2"} {
 		images[mark] = libvirttest.Image(t, mark, 8<<20)
 	}
+	p.listen()
 	p.start()
 	for _, row := range []struct {
 		name  string
@@ -104,6 +105,20 @@ func newProof(t *testing.T) *proof {
 	definition = strings.Replace(definition, "quiet", "quiet swiotlb=noforce", 1)
 	p.ok(p.h.Define(t.Context(), libvirttest.Plugged(definition)))
 	return p
+}
+
+// listen has libvirt tell of every change, as the agent does: none of its events may end this process.
+func (p *proof) listen() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.h.Events(ctx, func(hypervisor.Event) {})
+	}()
+	p.Cleanup(func() {
+		cancel()
+		<-ended
+	})
 }
 
 // start boots the guest and loads its drivers.
