@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates the Go code of nodeagent/api/*.proto, docs/support.md and the JSON Schemas in docs/schemas. With "check" it
+# Generates the Go code of nodeagent/api/*.proto, docs/support.md, docs/consequences.md and the JSON Schemas in docs/schemas. With "check" it
 # changes nothing and fails when one of them is stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ generate() {
 }
 
 # published are the generated documents, without the folder that they are in.
-published() { (cd "$1" && find docs/support.md docs/schemas -type f | sort); }
+published() { (cd "$1" && find docs/support.md docs/consequences.md docs/schemas -type f | sort); }
 
 case ${1:-} in
 '')

@@ -60,14 +60,14 @@ func boardRows() []Row {
 		restart("the CPU of a running guest stays what it is", "spec.domain.cpu"),
 		[]Row{{
 			Path: "spec.domain.cpu.sockets", Consequence: ConsequenceLive, Needs: []LiveChange{LiveCPU}, holds: moreSockets,
-			When:  "there are more sockets than before, and no more than the guest was started for (`maxSockets`)",
+			When:  "there are more sockets than before, and no more than the guest was started for (`maxSockets`); no queues, I/O threads or places of CPUs depend on their number",
 			About: "sockets are plugged into the running guest; taking them out needs its help, so that waits for a restart",
 		}},
 		nextBoot("it is the room to grow that the guest gets when it is started next", "spec.domain.cpu.maxSockets", "spec.domain.memory.maxGuest"),
 		restart("the memory of a running guest keeps what it is made of", "spec.domain.memory"),
 		[]Row{{
 			Path: "spec.domain.memory.guest", Consequence: ConsequenceLive, Needs: []LiveChange{LiveBalloon, LiveMemory}, holds: memoryInReach,
-			When:  "it is what the balloon can give back or take, or no more than the guest was started for (`maxGuest`)",
+			When:  "it is what the balloon can give back or take, or up to what the guest was started for (`maxGuest`), in pieces of 2Mi, not on huge pages, on amd64 with a free PCI slot",
 			About: "the balloon takes memory from the running guest and gives it back; more than it was started with is plugged in",
 		}},
 		none("it sizes KubeVirt's Pod", "spec.domain.memory.reservedOverhead", "spec.domain.resources.overcommitGuestOverhead"),
@@ -107,7 +107,7 @@ func deviceRows() []Row {
 		[]Row{{
 			Path: "spec.domain.devices.disks", Consequence: ConsequenceLive, Needs: []LiveChange{LiveDisk}, Whole: true, holds: diskPlug,
 			When: "a whole disk comes or goes, with its volume: on virtio with a free PCI slot, on SCSI, or on USB where the guest has USB; " +
-				"the other disks keep their device names; it names no boot order, PCI address, tag, block size or I/O thread",
+				"it names no boot order, PCI address, tag, block size or I/O thread",
 			About: "disks are plugged in and out; how one is attached is decided when it is plugged in",
 		}},
 		nextBoot("the firmware reads it when the guest boots", devices("disks.bootOrder", "interfaces.bootOrder")...),

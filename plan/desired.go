@@ -36,8 +36,8 @@ func everything() LiveSet {
 	return LiveSet{LiveCPU, LiveMemory, LiveBalloon, LiveDisk, LiveDiskGrow, LiveMedia, LiveInterface, LiveLink}
 }
 
-// slotsToSpare is how many devices a guest can be given that nobody has given any.
-const slotsToSpare = 4
+// slotsToSpare is how many devices a guest can be given that nobody has given any: what the smallest has free.
+const slotsToSpare = 3
 
 // headroomOf returns what a guest can be changed to that was just started.
 func headroomOf(spec *kubevirtv1.VirtualMachineInstanceSpec) *Headroom {

@@ -26,6 +26,16 @@ func ConsequenceOf(field *schemas.Field) Consequence {
 	return ""
 }
 
+// RowOf returns the row of the table that says what a change of a field means; nil for a field that ConsequenceOf says nothing
+// about, and for those of instance types and preferences.
+func RowOf(field *schemas.Field) *Row {
+	if ConsequenceOf(field) == "" || field.MachineField == "" {
+		return nil
+	}
+	row := *rowOf(field.MachineField)
+	return &row
+}
+
 // shapesMachines tells the kinds whose fields become those of the machines that refer to them.
 func shapesMachines(kind string) bool {
 	return strings.HasSuffix(kind, "Instancetype") || strings.HasSuffix(kind, "Preference")

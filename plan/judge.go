@@ -40,6 +40,8 @@ type verdict struct {
 	// fails says that the row's consequence does not hold, reason why; empty where the row says it already.
 	fails  bool
 	reason string
+	// note is worth saying although the consequence holds.
+	note string
 	// loses says that data goes with the change.
 	loses bool
 }
@@ -99,6 +101,8 @@ func (j *judge) one(change *Change) {
 		change.worsen(row.Worst(), cmp.Or(found.reason, row.About))
 	case found.need != "" && !j.live.Has(found.need):
 		change.worsen(row.Worst(), "this host cannot "+liveWords[found.need])
+	default:
+		change.Note = found.note
 	}
 }
 
@@ -230,13 +234,19 @@ func moreSockets(j *judge, _ *Change) verdict {
 
 func on(value *bool) bool { return value != nil && *value }
 
+// memoryPiece is the size of the pieces in which memory is plugged in, in bytes.
+const memoryPiece = 2 << 20
+
 // memoryInReach holds for what the balloon or plugged memory can make of the guest.
 func memoryInReach(j *judge, _ *Change) verdict {
 	_, before := domainxml.Size(j.before.spec)
 	_, after := domainxml.Size(j.after.spec)
-	switch {
-	case j.room == nil:
+	if j.room == nil {
 		return no("nobody knows how much memory the guest was started for")
+	}
+	started := cmp.Or(j.room.BalloonBytes, uint64(before)) // without a balloon there was nothing that could have changed it
+	memory := j.after.spec.Domain.Memory
+	switch {
 	case uint64(after) <= j.room.BalloonBytes:
 		return verdict{need: LiveBalloon}
 	case after < before:
@@ -245,6 +255,15 @@ func memoryInReach(j *judge, _ *Change) verdict {
 		return no("the guest was started without memory.maxGuest to grow to")
 	case uint64(after) > j.room.MaxMemoryBytes:
 		return no("the guest was started to grow to %s at most", sizeWords(j.room.MaxMemoryBytes))
+	case uint64(after) < started || (uint64(after)-started)%memoryPiece != 0:
+		return no("memory is plugged in pieces of 2Mi, and the guest was started with %s", sizeWords(started))
+	case memory != nil && memory.Hugepages != nil:
+		return no("memory on huge pages is only added when the guest is started")
+	case j.after.spec.Architecture != "amd64":
+		return no("memory is plugged into guests of amd64 only")
+	}
+	if found := j.slot(); found.fails {
+		return found
 	}
 	return verdict{need: LiveMemory}
 }

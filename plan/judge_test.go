@@ -104,6 +104,7 @@ func liveCases() []liveCase {
 		{"memory down", plain, set(memory, "guest: 128Mi"), nil, plan.ConsequenceLive, ""},
 		{"memory down without a balloon", set(devices, "autoattachMemBalloon: false"), set(devices, "autoattachMemBalloon: false", memory, "guest: 128Mi"), nil, plan.ConsequenceRestart, "no balloon"},
 		{"memory up", set(memory, "guest: 256Mi, maxGuest: 1Gi"), set(memory, "guest: 512Mi, maxGuest: 1Gi"), nil, plan.ConsequenceLive, ""},
+		{"memory up on huge pages", set(memory, "guest: 256Mi, maxGuest: 1Gi, hugepages: {pageSize: 2Mi}"), set(memory, "guest: 512Mi, maxGuest: 1Gi, hugepages: {pageSize: 2Mi}"), nil, plan.ConsequenceRestart, "huge pages"},
 		{"memory up without room", plain, set(memory, "guest: 512Mi"), nil, plan.ConsequenceRestart, "without memory.maxGuest"},
 		{
 			"memory up within the balloon", plain, set(memory, "guest: 512Mi"),
@@ -125,7 +126,7 @@ func liveCases() []liveCase {
 		},
 		{
 			"a disk before another", plain, strings.Replace(strings.Replace(data, disk+"\n", "", 1), "          - {name: root, disk", disk+"\n          - {name: root, disk", 1),
-			nil, plan.ConsequenceRestart, "other device names",
+			nil, plan.ConsequenceLive, "other device names",
 		},
 		{"a disk that the guest shall boot from", plain, strings.Replace(data, "name: data, disk", "name: data, bootOrder: 1, disk", 1), nil, plan.ConsequenceRestart, "boot order"},
 		{"the boot order", plain, strings.Replace(plain, "name: root, disk", "name: root, bootOrder: 1, disk", 1), nil, plan.ConsequenceNextBoot, ""},

@@ -234,22 +234,6 @@ type Plan struct {
 	Diagnostics schemas.Diagnostics `json:"diagnostics,omitempty"`
 }
 
-// Summary counts the steps. A step counts once, under its action; blocked steps count under Blocked only.
-type Summary struct {
-	Create  int `json:"create"`
-	Update  int `json:"update"`
-	Start   int `json:"start"`
-	Stop    int `json:"stop"`
-	Restart int `json:"restart"`
-	Replace int `json:"replace"`
-	Destroy int `json:"destroy"`
-	// KeepsDisks is the number of disks that destroyed domains leave behind.
-	KeepsDisks int `json:"keeps_disks"`
-	Blocked    int `json:"blocked"`
-	// Drifted is the number of objects that somebody changed behind our back.
-	Drifted int `json:"drifted"`
-}
-
 // Approvable reports whether an approval would let the step happen, or let it come closer.
 func (s *Step) Approvable() bool {
 	return s.Blocked == "" && slices.ContainsFunc(s.Waits, func(w Wait) bool {
@@ -281,38 +265,6 @@ func (p *Plan) Executable() []Step {
 	return steps
 }
 
-func (p *Plan) summarize() {
-	s := Summary{Blocked: len(p.Held)}
-	for i := range p.Steps {
-		step := &p.Steps[i]
-		if len(step.Drift) > 0 || step.Reason == ReasonDrift {
-			s.Drifted++
-		}
-		if step.Blocked != "" {
-			s.Blocked++
-			continue
-		}
-		s.KeepsDisks += len(step.Keeps)
-		switch step.Action {
-		case ActionCreate:
-			s.Create++
-		case ActionUpdate:
-			s.Update++
-		case ActionStart:
-			s.Start++
-		case ActionStop:
-			s.Stop++
-		case ActionRestart:
-			s.Restart++
-		case ActionReplace:
-			s.Replace++
-		case ActionDestroy:
-			s.Destroy++
-		}
-	}
-	p.Summary = s
-}
-
 // idLength is the length of IDs in hexadecimal digits: 128 bits, because approvals are bound to them.
 const idLength = 32
 
@@ -335,7 +287,7 @@ func (p *Plan) identify() error {
 }
 
 func (s *Step) identify(fleet string) error {
-	content := *s
+	content := wireOf(s)
 	content.ID, content.Waits, content.Warnings = "", nil, nil
 	encoded, err := json.Marshal(&content)
 	if err != nil {

@@ -114,7 +114,7 @@ func (j *judge) attach(disk *kubevirtv1.Disk) verdict {
 			return found
 		}
 	}
-	return verdict{need: LiveDisk}
+	return j.diskMoves()
 }
 
 // pluggable says why a disk cannot be plugged in or out of a running guest, whichever it is.
@@ -131,8 +131,6 @@ func (j *judge) pluggable(disk *kubevirtv1.Disk) verdict {
 	case j.before.spec.Domain.IOThreadsPolicy != nil || j.after.spec.Domain.IOThreadsPolicy != nil ||
 		slices.ContainsFunc(j.before.spec.Domain.Devices.Disks, ownThread) || slices.ContainsFunc(j.after.spec.Domain.Devices.Disks, ownThread):
 		return no("threads for I/O are laid out when the guest is started")
-	case !slices.Equal(j.deviceNames(j.before, j.after), j.deviceNames(j.after, j.before)):
-		return no("other disks would get other device names; add a disk behind those of its bus")
 	}
 	return verdict{}
 }
@@ -144,6 +142,15 @@ type deviceName struct {
 	disk   string
 	virtio bool
 	place  int
+}
+
+// diskMoves is the verdict about a disk that can be plugged: what it does to the names of others is worth a remark.
+func (j *judge) diskMoves() verdict {
+	found := verdict{need: LiveDisk}
+	if !slices.Equal(j.deviceNames(j.before, j.after), j.deviceNames(j.after, j.before)) {
+		found.note = "at the next boot other disks have other device names, which follow the order in the manifest"
+	}
+	return found
 }
 
 // deviceNames returns what the disks are called that both sides have.
@@ -169,7 +176,7 @@ func (j *judge) detach(disk *kubevirtv1.Disk) verdict {
 	if found := j.pluggable(disk); found.fails {
 		return found
 	}
-	return verdict{need: LiveDisk}
+	return j.diskMoves()
 }
 
 func usesBus(spec *kubevirtv1.VirtualMachineInstanceSpec, bus kubevirtv1.DiskBus) bool {

@@ -1,10 +1,13 @@
 package plan_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,7 +43,9 @@ func story(t *testing.T) *plan.Plan {
 	var have []*plan.Domain
 	for name, change := range map[string]func(*plan.Domain){
 		"changed": func(*plan.Domain) {}, "crashed": stopped(plan.StopCrashed), "gone": func(*plan.Domain) {}, "same": func(*plan.Domain) {},
-		"edited": func(d *plan.Domain) { d.Drift = []plan.Change{{Path: "vcpu@current", Before: "1", After: "2"}} },
+		"edited": func(d *plan.Domain) {
+			d.Drift = []plan.Change{{Path: "vcpu@current", Before: "1", After: "2", Consequence: plan.ConsequenceNone}}
+		},
 	} {
 		have = append(have, with(running(t, manifest(name, "Always", "128Mi")), change)...)
 	}
@@ -79,21 +84,84 @@ func TestJSON(t *testing.T) {
 	golden(t, "story.json", string(out)+"\n")
 }
 
-func TestSecretsAreNeverRendered(t *testing.T) {
-	p := story(t)
-	var text strings.Builder
-	if err := p.Text(&text, plan.TextOptions{}); err != nil {
+// renderings are all that a plan is written as.
+func renderings(t interface{ Fatal(...any) }, p *plan.Plan) map[string]string {
+	var text, colored, indented strings.Builder
+	if err := errors.Join(p.Text(&text, plan.TextOptions{}), p.Text(&colored, plan.TextOptions{Color: true, Node: "n"}), p.JSON(&indented, "  ")); err != nil {
 		t.Fatal(err)
 	}
 	encoded, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, rendering := range []string{text.String(), string(encoded)} {
-		if strings.Contains(rendering, "top-secret-marker") || strings.Contains(rendering, "sha256:") {
-			t.Errorf("user data or its digest is shown:\n%s", rendering)
+	return map[string]string{
+		"text": text.String(), "colours": colored.String(), "indented JSON": indented.String(), "JSON": string(encoded),
+		"Markdown": p.Markdown(plan.MarkdownOptions{}), "short Markdown": p.Markdown(plan.MarkdownOptions{Budget: 700}), "summary": p.SummaryLine(),
+	}
+}
+
+// guarded is a machine whose user data, network data, Secrets and credentials hold a secret, all in another way.
+func guarded(secret, memory string, with []bool) string {
+	text := `apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: a}
+spec:
+  runStrategy: Always
+  template:
+    spec:
+      domain:
+        memory: {guest: ` + memory + `}
+        devices: {}
+      accessCredentials:
+      - sshPublicKey: {source: {secret: {secretName: hush}}, propagationMethod: {qemuGuestAgent: {users: [root]}}}
+      volumes:
+`
+	encoded := base64.StdEncoding.EncodeToString([]byte(secret))
+	for i, volume := range []string{
+		"{name: a, cloudInitNoCloud: {userData: \"#!" + secret + "\", networkData: \"n: " + secret + "\"}}",
+		"{name: b, cloudInitConfigDrive: {userDataBase64: " + encoded + "}}",
+		"{name: c, secret: {secretName: hush}}",
+		"{name: d, dataVolume: {name: filled}}",
+	} {
+		if with[i] {
+			text += "      - " + volume + "\n"
 		}
 	}
+	return text + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: hush}\nstringData: {key: \"ssh-ed25519 " + secret + "\"}\ndata: {file: " + encoded + "}\n" +
+		"---\napiVersion: cdi.kubevirt.io/v1beta1\nkind: DataVolume\nmetadata: {name: filled}\nspec:\n  source: {http: {url: \"https://example.org/x?sig=" + secret +
+		"\", extraHeaders: [\"Token: " + secret + "\"]}}\n  storage: {resources: {requests: {storage: 1Gi}}}\n"
+}
+
+// TestPropertySecretsAreNeverRendered: whatever becomes of a machine, no rendering of any plan holds a secret, in whichever
+// writing, or its digest.
+func TestPropertySecretsAreNeverRendered(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		draw := func(label string) (manifest, secret string) {
+			secret = rapid.StringMatching(`zq[a-z]{10}`).Draw(rt, label)
+			with := rapid.SliceOfN(rapid.Bool(), 4, 4).Draw(rt, label+" volumes")
+			with[0] = with[0] || !slices.Contains(with, true)
+			return guarded(secret, rapid.SampledFrom([]string{"64Mi", "128Mi"}).Draw(rt, label+" memory"), with), secret
+		}
+		before, first := draw("before")
+		after, second := draw("after")
+		have := plan.FromDesired(desired(t, fleet, before), "a")
+		for _, want := range []*schemas.Desired{desired(t, fleet, after), desired(t, fleet)} {
+			for _, have := range []plan.Observed{have, {Node: "n"}} {
+				p, err := plan.Build(want, have, plan.Options{})
+				if err != nil {
+					rt.Fatal(err)
+				}
+				for kind, rendering := range renderings(rt, p) {
+					for _, secret := range []string{first, second} {
+						encoded := base64.StdEncoding.EncodeToString([]byte(secret))
+						if strings.Contains(rendering, secret) || strings.Contains(rendering, encoded) || strings.Contains(rendering, "sha256:") {
+							rt.Errorf("%s holds a secret:\n%s", kind, rendering)
+						}
+					}
+				}
+			}
+		}
+	})
 }
 
 // edit draws a VM's manifest.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -18,6 +19,7 @@ type TextOptions struct {
 var symbols = map[Action]string{
 	ActionCreate: "+", ActionUpdate: "~", ActionStart: ">", ActionStop: "<",
 	ActionRestart: "!", ActionReplace: "-/+", ActionDestroy: "-",
+	ActionAdopt: "=", ActionRename: "=", ActionRetire: "<",
 }
 
 var legend = []struct {
@@ -25,31 +27,35 @@ var legend = []struct {
 	text   string
 }{
 	{ActionCreate, "create"},
-	{ActionUpdate, "update in place, the guest runs on"},
+	{ActionUpdate, "update, the guest runs on"},
 	{ActionStart, "start"},
 	{ActionStop, "shut down"},
 	{ActionRestart, "restart (power cycle)"},
 	{ActionReplace, "replace, disks kept"},
 	{ActionDestroy, "destroy"},
+	{ActionAdopt, "adopt a domain as it is"},
+	{ActionRename, "rename, the guest runs on"},
+	{ActionRetire, "shut down and keep for a while"},
 }
 
 var colors = map[Action]string{
 	ActionCreate: "32", ActionUpdate: "33", ActionStart: "32", ActionStop: "31",
 	ActionRestart: "35", ActionReplace: "31", ActionDestroy: "31",
+	ActionAdopt: "32", ActionRename: "33", ActionRetire: "31",
 }
 
 // Text writes the plan for people.
 func (p *Plan) Text(out io.Writer, options TextOptions) error {
-	t := &text{out: out, color: options.Color}
+	t := &text{out: bufio.NewWriterSize(out, 1<<16), color: options.Color}
 	for _, diagnostic := range p.Diagnostics {
-		t.line("%s %s", t.paint("31", "Problem:"), diagnostic.Error())
+		t.line(t.paint("31", "Problem:"), " ", inert(diagnostic.Error()))
 	}
 	if len(p.Diagnostics) > 0 {
-		t.line("")
+		t.line()
 	}
 	if p.Unknown != "" {
-		t.line("%s %s", t.paint("33", "The host cannot be read, so nothing is planned:"), p.Unknown)
-		t.line("")
+		t.line(t.paint("33", "The host cannot be read, so nothing is planned:"), " ", inert(p.Unknown))
+		t.line()
 	}
 	if len(p.Steps) > 0 {
 		t.header(p, options.Node)
@@ -58,10 +64,10 @@ func (p *Plan) Text(out io.Writer, options TextOptions) error {
 		t.step(&p.Steps[i])
 	}
 	for _, held := range p.Held {
-		t.line("  # %s is left as it is: %s", held.Address, held.Reason)
+		t.line("  # ", inert(held.Address.String()), " is left as it is: ", inert(held.Reason))
 	}
 	if len(p.Held) > 0 {
-		t.line("")
+		t.line()
 	}
 	t.remarks(p)
 	if len(p.Steps) == 0 && p.Unknown == "" {
@@ -69,56 +75,38 @@ func (p *Plan) Text(out io.Writer, options TextOptions) error {
 		if p.Partial != nil {
 			which = "What was selected"
 		}
-		t.line("No changes. %s is what revision %s asks for.", which, shortRevision(p.Revision))
+		t.line("No changes. ", which, " is what revision ", inert(shortRevision(p.Revision)), " asks for.")
 	}
-	t.line("%s", t.paint("1", p.SummaryLine()))
-	return t.err
+	t.line(t.paint("1", p.SummaryLine()))
+	if err := t.out.Flush(); err != nil {
+		return fmt.Errorf("writing the plan: %w", err)
+	}
+	return nil
 }
 
 // remarks says what the plan is not about.
 func (t *text) remarks(p *Plan) {
-	if partial := p.Partial; partial != nil {
-		what := ""
-		for _, target := range partial.Targets {
-			what += " --target " + target
-		}
-		for _, exclude := range partial.Excludes {
-			what += " --exclude " + exclude
-		}
-		others := "no other VM would change."
-		if n := partial.LeftOut; n > 0 {
-			others = fmt.Sprintf("%d other VM%s that would change or %s held %s left out.", n, plural(n), verb(n, "is", "are"), verb(n, "is", "are"))
-		}
-		t.line("%s it is about%s; %s", t.paint("33", "This plan is partial:"), what, others)
-		for _, dependency := range partial.Dependencies {
-			t.line("  %s %s", t.paint("33", "note:"), dependency)
-		}
+	lines := p.remarks()
+	for _, line := range lines {
+		t.line(t.paint("33", line.label), " ", line.text)
 	}
-	for _, note := range p.Notes {
-		t.line("%s %s", t.paint("33", "Note:"), note)
-	}
-	if p.Partial != nil || len(p.Notes) > 0 {
-		t.line("")
+	if len(lines) > 0 {
+		t.line()
 	}
 }
 
-func verb(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
-}
-
+// text writes lines to a buffer: a plan of thousands of steps has tens of thousands of lines.
 type text struct {
-	out   io.Writer
+	out   *bufio.Writer
 	color bool
-	err   error
 }
 
-func (t *text) line(format string, args ...any) {
-	if t.err == nil {
-		_, t.err = fmt.Fprintf(t.out, format+"\n", args...)
+// line writes its parts as one line. What fails is told when the buffer is flushed.
+func (t *text) line(parts ...string) {
+	for _, part := range parts {
+		_, _ = t.out.WriteString(part)
 	}
+	_ = t.out.WriteByte('\n')
 }
 
 func (t *text) paint(code, s string) string {
@@ -131,112 +119,56 @@ func (t *text) paint(code, s string) string {
 func (t *text) header(p *Plan, node string) {
 	against := ""
 	if node != "" {
-		against = ", compared with " + node
+		against = ", compared with " + inert(node)
 	}
-	t.line("Revision %s%s:", shortRevision(p.Revision), against)
+	t.line("Revision ", inert(shortRevision(p.Revision)), against, ":")
 	used := map[Action]bool{}
 	for i := range p.Steps {
 		used[p.Steps[i].Action] = true
 	}
 	for _, row := range legend {
 		if used[row.action] {
-			t.line("  %s %s", t.paint(colors[row.action], fmt.Sprintf("%3s", symbols[row.action])), row.text)
+			t.line("  ", padding[len(symbols[row.action]):], t.paint(colors[row.action], symbols[row.action]), " ", row.text)
 		}
 	}
-	t.line("")
+	t.line()
 }
 
 func (t *text) step(step *Step) {
-	t.line("  # %s %s", t.paint("1", step.Address.Namespace+"/"+step.Address.Name), step.Summary)
+	v := viewOf(step)
+	t.line("  # ", t.paint("1", v.name), " ", v.summary)
 	source := ""
-	if step.Source != "" {
-		source = "  (" + step.Source + ")"
+	if v.source != "" {
+		source = "  (" + v.source + ")"
 	}
-	t.line("%s %s%s", t.paint(colors[step.Action], fmt.Sprintf("%3s", symbols[step.Action])), step.Address, source)
-	if step.Action == ActionCreate && step.VM != nil {
-		for _, line := range describe(step.VM) {
-			t.line("      %s", line)
-		}
+	t.line(padding[len(symbols[v.action]):], t.paint(colors[v.action], symbols[v.action]), " ", v.address, source)
+	for i := range v.lines {
+		t.viewLine(&v.lines[i])
 	}
-	for _, change := range step.Changes {
-		t.change(change)
-	}
-	for _, drift := range step.Drift {
-		t.line("      drift: %s was %s, is %s", drift.Path, brief(drift.Before), brief(drift.After))
-	}
-	for _, risk := range step.DataAtRisk {
-		t.line("      %s %s", t.paint("31", "data at risk:"), risk)
-	}
-	for _, kept := range step.Keeps {
-		t.line("      keeps %s", kept)
-	}
-	for _, warning := range step.Warnings {
-		t.line("      %s %s", t.paint("33", "warning:"), warning)
-	}
-	if step.Blocked != "" {
-		t.line("      %s %s", t.paint("33", "blocked:"), step.Blocked)
-	}
-	t.line("")
+	t.line()
 }
 
-func (t *text) change(change Change) {
-	note := "  # " + string(change.Consequence)
+// padding aligns symbols of up to three characters.
+const padding = "   "
+
+// lineColors are those of the labels.
+var lineColors = map[lineKind]string{lineDrift: "33", lineData: "31", lineWaiting: "33"}
+
+func (t *text) viewLine(line *viewLine) {
+	const indent = "      "
+	color := lineColors[line.kind]
 	switch {
-	case change.Sensitive:
-		t.line("      ~ %s: (sensitive)%s", change.Path, note)
-	case change.isDigest():
-		t.line("      ~ %s: other content%s", change.Path, note)
-	case change.Before == nil:
-		t.line("      + %s: %s%s", change.Path, brief(change.After), note)
-	case change.After == nil:
-		t.line("      - %s: %s%s", change.Path, brief(change.Before), note)
+	case line.kind == lineChange && line.note != "":
+		t.line(indent, line.sign, " ", line.text, "  # ", line.note)
+	case line.kind == lineChange:
+		t.line(indent, line.sign, " ", line.text)
+	case line.label == "":
+		t.line(indent, line.text)
+	case color != "":
+		t.line(indent, t.paint(color, line.label), " ", line.text)
 	default:
-		t.line("      ~ %s: %s -> %s%s", change.Path, brief(change.Before), brief(change.After), note)
+		t.line(indent, line.label, " ", line.text)
 	}
-}
-
-// SummaryLine counts the steps in one line.
-func (p *Plan) SummaryLine() string {
-	s := p.Summary
-	var parts []string
-	for _, row := range []struct {
-		count int
-		text  string
-	}{
-		{s.Create, "to create"},
-		{s.Update, "to update"},
-		{s.Start, "to start"},
-		{s.Stop, "to shut down"},
-		{s.Restart, "to restart"},
-		{s.Replace, "to replace"},
-	} {
-		if row.count > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", row.count, row.text))
-		}
-	}
-	if s.Destroy > 0 {
-		kept := ""
-		if s.KeepsDisks > 0 {
-			kept = fmt.Sprintf(" (keeps %d disk%s)", s.KeepsDisks, plural(s.KeepsDisks))
-		}
-		parts = append(parts, fmt.Sprintf("%d to destroy%s", s.Destroy, kept))
-	}
-	if len(parts) == 0 {
-		parts = []string{"nothing to do"}
-	}
-	drift := ""
-	if s.Drifted > 0 {
-		drift = fmt.Sprintf(" Drifted: %d.", s.Drifted)
-	}
-	return fmt.Sprintf("Plan: %s. Unchanged: %d.%s Blocked: %d. Unknown: %d.",
-		strings.Join(parts, ", "), p.Unchanged, drift, s.Blocked, p.UnknownCount)
-}
-
-func plural(n int) string {
-	if n == 1 {
-		return ""
-	}
-	return "s"
 }
 
 // shortRevision cuts a commit hash to what git log shows.

@@ -102,6 +102,10 @@ func whatItMeans(consequence plan.Consequence) string {
 		return "power cycle of the guest"
 	case plan.ConsequenceReplace:
 		return "the guest is made anew; disks are kept"
+	case plan.ConsequenceMigrate:
+		return "the guest moves to another host and runs on"
+	case plan.ConsequenceData:
+		return "data of a disk is destroyed"
 	case plan.ConsequenceDestroy:
 		return "the guest is removed"
 	}
@@ -128,6 +132,7 @@ func explainText(field *schemas.Field, recursive bool) string {
 	line("SUPPORT:", supportText(field))
 	if consequence := plan.ConsequenceOf(field); consequence != "" && field.Path != "" {
 		line("WHEN CHANGED:", string(consequence)+": "+whatItMeans(consequence)+differing(field, consequence))
+		line("", conditionOf(field, consequence))
 	}
 	if field.Description != "" {
 		b.WriteString("\nDESCRIPTION:\n")
@@ -167,6 +172,18 @@ func supportText(field *schemas.Field) string {
 		text += ": only servers write it"
 	}
 	return text
+}
+
+// conditionOf says when a consequence holds, and what holds otherwise.
+func conditionOf(field *schemas.Field, consequence plan.Consequence) string {
+	row := plan.RowOf(field)
+	switch {
+	case row == nil || row.When == "":
+		return ""
+	case row.Consequence == consequence:
+		return "when " + row.When + "; else " + string(row.Worst())
+	}
+	return string(row.Consequence) + " when " + row.When
 }
 
 // differing says that fields below mean something else than the object itself.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -71,7 +72,8 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
   gitvirt plan --git ./fleet.git --to HEAD~3
   gitvirt plan --git ./fleet.git --from main --to feature
   gitvirt plan ./fleet --target 'web-*' --exclude web-3 --out web.plan
-  gitvirt plan ./fleet -o json --detailed-exitcode`,
+  gitvirt plan ./fleet -o json --detailed-exitcode
+  gitvirt plan --git ./fleet.git --from main --to feature -o markdown > comment.md`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := errors.Join(f.check(), f.source.argument(args)); err != nil {
@@ -93,15 +95,21 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
 	flags.StringVar(&f.out, "out", "", "save the plan to this file for \"gitvirt apply FILE\"")
 	f.addSelection(command)
 	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 2 when there is something to do")
-	addOutput(command, &f.output, "text", "json", "yaml")
+	addOutput(command, &f.output, "text", "json", "yaml", "markdown")
 	return command
 }
 
+// commentBytes is how long a comment on a pull request may be; that of GitHub is the shortest of those of the forges.
+const commentBytes = 65536
+
 func (c *cli) showPlan(p *hostPlan, f *planFlags, detailed bool) error {
 	var err error
-	if f.output == "text" {
+	switch f.output {
+	case "text":
 		err = p.Text(c.stdout, plan.TextOptions{Color: c.color(), Node: p.node})
-	} else {
+	case "markdown":
+		_, err = io.WriteString(c.stdout, p.Markdown(plan.MarkdownOptions{Node: p.node, Budget: commentBytes}))
+	default:
 		err = c.print(p.Plan, f.output)
 	}
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command gendocs writes what is generated from the tables of package schemas: docs/support.md and the JSON Schemas in
-// docs/schemas. It is run by hack/generate.sh from the root of the repository.
+// Command gendocs writes what is generated from the tables of the packages schemas and plan: docs/support.md,
+// docs/consequences.md and the JSON Schemas in docs/schemas. It is run by hack/generate.sh from the root of the repository.
 package main
 
 import (
@@ -45,6 +45,8 @@ func run(args []string) error {
 			return err
 		}
 	}
+	files["docs/schemas/"+plan.SchemaName] = plan.JSONSchema()
+	files["docs/consequences.md"] = consequencesPage()
 	for name, content := range files {
 		path := filepath.Join(args[0], name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // docs are for everybody
@@ -81,7 +83,7 @@ is for Pods or the guest sees nothing of it, or *refused* with an error that say
 	}{{"KubeVirt's own", own}, {"of Kubernetes types inside it", pods}} {
 		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d |\n", row.name, row.of.all(), row.of.Carried, row.of.Kept, row.of.Refused)
 	}
-	b.WriteString("\n\"When changed\" says what a change of the field means for a running guest; see [manifests.md](manifests.md).\n")
+	b.WriteString("\n\"When changed\" says what a change of the field means for a running guest; [consequences.md](consequences.md) says when and why.\n")
 	for _, page := range []struct{ title, path, below string }{
 		{"The machine", "vmi.spec", "Paths are below `spec.template.spec` of a VirtualMachine, `spec` of a VirtualMachineInstance."},
 		{"VirtualMachine, around the machine", "vm.spec", "Paths are below `spec`."},

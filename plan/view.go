@@ -1,0 +1,227 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// view is a step as people see it: what text and Markdown are written from, so that they cannot disagree. Everything in it
+// fits on one line and holds no control character.
+type view struct {
+	action Action
+	// name is NAMESPACE/NAME, summary follows it in a sentence.
+	name, summary   string
+	address, source string
+	lines           []viewLine
+}
+
+// viewLine is one line about a step.
+type viewLine struct {
+	kind lineKind
+	// sign stands before a change, label before what is not one.
+	sign, label string
+	text        string
+	// note follows after "# ".
+	note string
+}
+
+type lineKind uint8
+
+const (
+	lineFact    lineKind = iota // what a new machine is made of
+	lineChange                  // a field
+	lineDrift                   // what somebody changed behind our back
+	lineData                    // data is lost
+	lineWaiting                 // the step is blocked or waits
+)
+
+// viewOf lays a step out.
+func viewOf(step *Step) view {
+	v := view{
+		action: step.Action, name: inert(step.Address.Namespace + "/" + step.Address.Name), summary: inert(step.Summary),
+		address: inert(step.Address.String()), source: inert(step.Source),
+	}
+	if step.Action == ActionCreate && step.VM != nil {
+		for _, line := range describe(step.VM) {
+			v.add(lineFact, "", line)
+		}
+	}
+	if step.Adopt != "" {
+		v.add(lineFact, "domain:", step.Adopt)
+	}
+	if step.Previous != nil {
+		v.add(lineFact, "was:", step.Previous.String())
+	}
+	for i := range step.Changes {
+		v.lines = append(v.lines, changeLine(&step.Changes[i]))
+	}
+	v.drift("drift:", step.Drift)
+	v.drift("running drift:", step.RunningDrift)
+	if pending := step.PendingRestart; pending != nil {
+		since := ""
+		if !pending.Since.IsZero() {
+			since = " since " + pending.Since.UTC().Format(time.RFC3339)
+		}
+		v.add(lineDrift, "pending restart"+since+":", strings.Join(pending.Fields, ", "))
+	}
+	if step.DowntimeSeconds > 0 {
+		v.add(lineFact, "down for:", "about "+aboutSeconds(step.DowntimeSeconds))
+	}
+	for _, risk := range step.DataAtRisk {
+		v.add(lineData, "data at risk:", risk)
+	}
+	for _, kept := range step.Keeps {
+		v.add(lineFact, "keeps", kept)
+	}
+	for _, dependency := range step.DependsOn {
+		v.add(lineFact, "after", dependency.Address.String())
+	}
+	for _, wait := range step.Waits {
+		until := ""
+		if !wait.Until.IsZero() {
+			until = " until " + wait.Until.UTC().Format(time.RFC3339)
+		}
+		v.add(lineWaiting, "waits for "+waitWords[wait.For]+until+":", wait.Reason)
+	}
+	for _, warning := range step.Warnings {
+		v.add(lineWaiting, "warning:", warning)
+	}
+	if step.Blocked != "" {
+		v.add(lineWaiting, "blocked:", step.Blocked)
+	}
+	return v
+}
+
+// waitWords follow "waits for".
+var waitWords = map[WaitFor]string{
+	WaitWindow: "a maintenance window", WaitApproval: "approval", WaitBudget: "a budget", WaitCanary: "the canary",
+	WaitGrace: "the grace period", WaitOrder: "another VM",
+}
+
+func (v *view) add(kind lineKind, label, text string) {
+	v.lines = append(v.lines, viewLine{kind: kind, label: label, text: inert(text)})
+}
+
+func (v *view) drift(label string, changes []Change) {
+	for i := range changes {
+		drift := &changes[i]
+		text := drift.Path + " was " + brief(drift.Before) + ", is " + brief(drift.After)
+		if drift.Sensitive {
+			text = drift.Path + ": (sensitive)"
+		}
+		v.add(lineDrift, label, text)
+	}
+}
+
+func changeLine(change *Change) viewLine {
+	line := viewLine{kind: lineChange, sign: "~", note: inert(change.remark())}
+	text := change.Path + ": "
+	switch {
+	case change.Sensitive:
+		text += "(sensitive)"
+	case change.isDigest():
+		text += "other content"
+	case change.Before == nil:
+		line.sign = "+"
+		text += brief(change.After)
+	case change.After == nil:
+		line.sign = "-"
+		text += brief(change.Before)
+	default:
+		text += brief(change.Before) + " -> " + brief(change.After)
+	}
+	line.text = inert(text)
+	return line
+}
+
+// remarks are the consequences as they stand behind a field.
+var remarks = map[Consequence]string{
+	ConsequenceNone: "none", ConsequenceLive: "live", ConsequenceNextBoot: "at the next boot", ConsequenceMigrate: "migrates",
+	ConsequenceRestart: "needs restart", ConsequenceReplace: "forces replacement", ConsequenceData: "data lost",
+}
+
+// remark says what a change means for the guest, and why it is worse than it could be.
+func (c *Change) remark() string {
+	text, ok := remarks[c.Consequence]
+	if !ok {
+		text = string(c.Consequence)
+	}
+	if c.Note != "" && text != "" {
+		text += ": "
+	}
+	return text + c.Note
+}
+
+// remarks say what the plan is not about.
+func (p *Plan) remarks() []viewLine {
+	var v view
+	if partial := p.Partial; partial != nil {
+		what := ""
+		for _, target := range partial.Targets {
+			what += " --target " + target
+		}
+		for _, exclude := range partial.Excludes {
+			what += " --exclude " + exclude
+		}
+		others := "no other VM would change."
+		if n := partial.LeftOut; n > 0 {
+			others = fmt.Sprintf("%d other VM%s that would change or %s held %s left out.", n, plural(n), verb(n, "is", "are"), verb(n, "is", "are"))
+		}
+		v.add(lineWaiting, "This plan is partial:", "it is about"+what+"; "+others)
+		for _, dependency := range partial.Dependencies {
+			v.add(lineWaiting, "  note:", dependency)
+		}
+	}
+	for _, note := range p.Notes {
+		v.add(lineWaiting, "Note:", note)
+	}
+	return v.lines
+}
+
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// inert returns text without anything that a terminal, a log or a web page takes for more than text: control characters,
+// line ends, marks that change the direction of writing, and bytes that are no UTF-8.
+func inert(text string) string {
+	clean := true
+	for i := range len(text) {
+		if c := text[i]; c < 0x20 || c >= 0x7f {
+			clean = false
+			break
+		}
+	}
+	if clean {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if harmful(r) {
+			const digits = "0123456789abcdef"
+			b.WriteString(`\u`)
+			for shift := 12; shift >= 0; shift -= 4 {
+				b.WriteByte(digits[r>>shift&15])
+			}
+			continue
+		}
+		b.WriteRune(r) // of bytes that are no UTF-8 it makes U+FFFD
+	}
+	return b.String()
+}
+
+func harmful(r rune) bool {
+	switch {
+	case unicode.IsControl(r), r == '\u2028', r == '\u2029', r == '\ufeff', r == utf8.RuneError:
+		return true
+	case r >= '\u200b' && r <= '\u200f', r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069':
+		return true
+	}
+	return false
+}
