@@ -18,6 +18,8 @@ type Row struct {
 	Needs []LiveChange
 	// Whole says that the consequence is that of a whole element of the list, which comes or goes; for what is below it, Otherwise holds.
 	Whole bool
+	// Seldom says that Otherwise is what mostly holds.
+	Seldom bool
 	// When says under which condition the consequence holds, for people; empty for always.
 	When string
 	// Otherwise is what holds when the condition does not; ConsequenceRestart where it is empty.
@@ -126,7 +128,7 @@ func nextField(path string) (name, rest string) {
 // consequenceOf returns what a change at path means for a running guest when everything allows the best.
 func consequenceOf(path string) Consequence {
 	row := rowOf(path)
-	if row.Whole && strings.Count(withoutTemplate(path), ".") > strings.Count(row.Path, ".") {
+	if row.Seldom || row.Whole && strings.Count(withoutTemplate(path), ".") > strings.Count(row.Path, ".") {
 		return row.Worst()
 	}
 	return row.Consequence

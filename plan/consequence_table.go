@@ -136,19 +136,19 @@ func volumeRows() []Row {
 			About: "an interface stays connected to what it was plugged into",
 		}},
 		none("every network is a libvirt network", "spec.networks.multus.default"),
-		none("only the order of disks and interfaces counts", "spec.volumes.order", "spec.networks.order", "claims.order"),
+		none("only the order of disks and interfaces counts", "spec.volumes.order", "spec.networks.order"),
 		[]Row{{
 			Path: "spec.volumes", Consequence: ConsequenceLive, Needs: []LiveChange{LiveDisk, LiveMedia}, Whole: true, holds: volumePlug,
 			When:  "it comes or goes with its disk, or the disk is a CD-ROM: then it is inserted or ejected (images, not what is made for cloud-init or of a ConfigMap or Secret)",
 			Loses: "what the guest could write to a containerDisk or ephemeral volume goes from the machine",
 			About: "a disk stays connected to what it was plugged in with",
 		}, {
-			Path: "spec.volumes.containerDisk", Consequence: ConsequenceLive, Needs: []LiveChange{LiveMedia}, holds: mediaChange,
+			Path: "spec.volumes.containerDisk", Consequence: ConsequenceLive, Needs: []LiveChange{LiveMedia}, Seldom: true, holds: mediaChange,
 			When:  "the disk is a CD-ROM",
 			Loses: "the volume becomes one of another kind, and the guest could write to it",
 			About: "a CD-ROM takes another image; a disk is made anew from it when the guest is started",
 		}, {
-			Path: "spec.volumes.ephemeral", Consequence: ConsequenceLive, Needs: []LiveChange{LiveMedia}, holds: mediaChange,
+			Path: "spec.volumes.ephemeral", Consequence: ConsequenceLive, Needs: []LiveChange{LiveMedia}, Seldom: true, holds: mediaChange,
 			When:  "the disk is a CD-ROM",
 			Loses: "the volume becomes one of another kind, and the guest could write to it",
 			About: "a CD-ROM takes another image; a disk is made anew from it when the guest is started",

@@ -3,7 +3,6 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -18,196 +17,54 @@ import (
 // diffRecords compares two records field by field after the same defaults were filled in on both sides, so that a
 // default that somebody writes out is no change. The result is ordered by path.
 func diffRecords(before, after []byte, j judge) ([]Change, error) {
-	old, oldMachine, err := normalise(before)
+	old, err := normalise(before)
 	if err != nil {
 		return nil, fmt.Errorf("reading what was applied: %w", err)
 	}
-	wanted, newMachine, err := normalise(after)
+	wanted, err := normalise(after)
 	if err != nil {
 		return nil, fmt.Errorf("reading what is wanted: %w", err)
 	}
-	var d differ
-	d.compare("", old, wanted)
-	slices.SortFunc(d.changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
-	j.before, j.after = oldMachine, newMachine
-	j.consequences(d.changes)
-	return d.changes, nil
+	differences := schemas.Compare(old, wanted)
+	changes := make([]Change, len(differences))
+	for i := range differences {
+		changes[i] = changeOf(&differences[i])
+	}
+	j.before, j.after = machineOf(old), machineOf(wanted)
+	j.consequences(changes)
+	return changes, nil
 }
 
-// normalise returns a record as generic JSON with defaults filled in.
-func normalise(record []byte) (map[string]any, *machine, error) {
+// normalise returns a record with defaults filled in.
+func normalise(record []byte) (*schemas.Recorded, error) {
 	read, err := schemas.ReadRecord(record, true)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	object := read.Object
-	if firmware := object.Spec.Template.Spec.Domain.Firmware; firmware != nil {
+	if firmware := read.Object.Spec.Template.Spec.Domain.Firmware; firmware != nil {
 		// libvirt compares UUIDs without regard to case.
 		firmware.UUID = types.UID(strings.ToLower(string(firmware.UUID)))
 	}
-	encoded, err := json.Marshal(object)
-	if err != nil {
-		return nil, nil, err
-	}
-	var out map[string]any
-	if err := json.Unmarshal(encoded, &out); err != nil {
-		return nil, nil, err
-	}
-	delete(out, "status")
-	delete(out, "apiVersion")
-	delete(out, "kind")
-	for name, digests := range map[string]map[string]string{"secrets": read.Secrets, "contents": read.Contents} {
-		if len(digests) > 0 {
-			out[name] = anyMap(digests)
-		}
-	}
-	if len(read.Claims) > 0 {
-		if out["claims"], err = normaliseClaims(read.Claims); err != nil {
-			return nil, nil, err
-		}
-	}
-	return out, &machine{spec: &object.Spec.Template.Spec, claims: read.Claims}, nil
+	return read, nil
 }
 
-func anyMap(values map[string]string) map[string]any {
-	out := make(map[string]any, len(values))
-	for key, value := range values {
-		out[key] = value
-	}
-	return out
+func machineOf(read *schemas.Recorded) *machine {
+	return &machine{spec: &read.Object.Spec.Template.Spec, claims: read.Claims}
 }
 
-// normaliseClaims returns claims by volume, as a list of named elements so that a path reads claims[root].capacity, with
-// sizes as people write them.
-func normaliseClaims(claims map[string]schemas.Claim) ([]any, error) {
-	out := make([]any, 0, len(claims))
-	for _, volume := range slices.Sorted(maps.Keys(claims)) {
-		encoded, err := json.Marshal(claims[volume])
-		if err != nil {
-			return nil, err
-		}
-		claim := map[string]any{}
-		if err := json.Unmarshal(encoded, &claim); err != nil {
-			return nil, err
-		}
-		if capacity := claims[volume].Capacity; capacity > 0 {
-			claim["capacity"] = resource.NewQuantity(capacity, resource.BinarySI).String()
-		}
-		claim["claim"] = claim["name"]
-		claim["name"] = volume
-		out = append(out, claim)
-	}
-	return out, nil
-}
-
-type differ struct{ changes []Change }
-
-// compare walks two JSON values; a value that is missing on one side is nil there.
-func (d *differ) compare(path string, before, after any) {
-	if reflect.DeepEqual(before, after) {
-		return
-	}
-	oldMap, oldIsMap := before.(map[string]any)
-	newMap, newIsMap := after.(map[string]any)
-	oldList, oldIsList := before.([]any)
-	newList, newIsList := after.([]any)
-	switch {
-	case oldIsMap && newIsMap:
-		d.compareMaps(path, oldMap, newMap)
-	case (oldIsList && newIsList || oldIsList && after == nil || newIsList && before == nil) && named(oldList) && named(newList):
-		d.compareNamed(path, oldList, newList)
-	default:
-		d.add(path, before, after)
-	}
-}
-
-func (d *differ) compareMaps(path string, before, after map[string]any) {
-	keys := slices.Collect(maps.Keys(before))
-	for key := range after {
-		if _, ok := before[key]; !ok {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
-		d.compare(join(path, key), before[key], after[key])
-	}
-}
-
-// join appends a key to a path; keys with dots or slashes, as labels have them, are put in brackets.
-func join(path, key string) string {
-	switch {
-	case strings.ContainsAny(key, "./[]"):
-		return path + "[" + key + "]"
-	case path == "":
-		return key
-	}
-	return path + "." + key
-}
-
-// compareNamed compares lists whose elements have names: by name, and their order as a field of its own, because the
-// order of disks decides their device names in the guest.
-func (d *differ) compareNamed(path string, before, after []any) {
-	old, oldOrder := byName(before)
-	wanted, newOrder := byName(after)
-	names := slices.Clone(oldOrder)
-	for _, name := range newOrder {
-		if _, ok := old[name]; !ok {
-			names = append(names, name)
-		}
-	}
-	for _, name := range names {
-		d.compare(path+"["+name+"]", old[name], wanted[name])
-	}
-	both := func(order []string, other map[string]any) []string {
-		return slices.DeleteFunc(slices.Clone(order), func(name string) bool { _, ok := other[name]; return !ok })
-	}
-	if was, is := both(oldOrder, wanted), both(newOrder, old); !slices.Equal(was, is) {
-		d.add(path+".order", strings.Join(was, ", "), strings.Join(is, ", "))
-	}
-}
-
-// named reports whether every element is an object with a name of its own.
-func named(list []any) bool {
-	seen := make(map[string]bool, len(list))
-	for _, element := range list {
-		object, ok := element.(map[string]any)
-		if !ok {
-			return false
-		}
-		name, ok := object["name"].(string)
-		if !ok || seen[name] {
-			return false
-		}
-		seen[name] = true
-	}
-	return true
-}
-
-func byName(list []any) (elements map[string]any, order []string) {
-	elements = make(map[string]any, len(list))
-	for _, element := range list {
-		object := element.(map[string]any) //nolint:forcetypeassert // named() has looked
-		name := object["name"].(string)    //nolint:forcetypeassert // named() has looked
-		elements[name] = object
-		order = append(order, name)
-	}
-	return elements, order
-}
-
-func (d *differ) add(path string, before, after any) {
-	change := Change{Path: path, Before: before, After: after}
-	if hidden(path) {
+// changeOf is a difference without what is sensitive.
+func changeOf(difference *schemas.Difference) Change {
+	change := Change{Path: difference.Path}
+	if hidden(difference.Path) {
 		change.Sensitive = true
-	} else {
-		change.Before, change.After = conceal(before), conceal(after)
-		// What differs may be in the concealed part alone.
-		change.Sensitive = reflect.DeepEqual(change.Before, change.After)
+		return change
 	}
-	if change.Sensitive {
-		change.Before, change.After = nil, nil
+	change.Before, change.After = conceal(difference.Before), conceal(difference.After)
+	// What differs may be in the concealed part alone.
+	if reflect.DeepEqual(change.Before, change.After) {
+		change.Before, change.After, change.Sensitive = nil, nil, true
 	}
-	d.changes = append(d.changes, change)
+	return change
 }
 
 // sensitiveFields are never shown, not even as digests.

@@ -120,17 +120,24 @@ type Recorded struct {
 	Secrets, Contents map[string]string
 }
 
+// recorded is a record as JSON has it.
+type recorded struct {
+	kubevirtv1.VirtualMachine
+	Claims   map[string]Claim  `json:"claims"`
+	Secrets  map[string]string `json:"secrets"`
+	Contents map[string]string `json:"contents"`
+}
+
 // ReadRecord reads a record back, with the defaults of this version filled in when asked for, so that two records can be
 // compared by meaning. Fields that this version does not know are left out.
 func ReadRecord(record []byte, defaults bool) (*Recorded, error) {
-	var read struct {
-		kubevirtv1.VirtualMachine
-		Claims   map[string]Claim  `json:"claims"`
-		Secrets  map[string]string `json:"secrets"`
-		Contents map[string]string `json:"contents"`
-	}
-	if err := json.Unmarshal(record, &read); err != nil {
-		return nil, fmt.Errorf("reading the record of a machine: %w", err)
+	var read recorded
+	reader := recordReader{data: record}
+	if !reader.readInto(reflect.ValueOf(&read).Elem()) {
+		read = recorded{}
+		if err := json.Unmarshal(record, &read); err != nil {
+			return nil, fmt.Errorf("reading the record of a machine: %w", err)
+		}
 	}
 	vm := &read.VirtualMachine
 	if vm.Spec.Template == nil || vm.Name == "" || vm.Spec.RunStrategy == nil {

@@ -182,8 +182,10 @@ func conditionOf(field *schemas.Field, consequence plan.Consequence) string {
 		return ""
 	case row.Consequence == consequence:
 		return "when " + row.When + "; else " + string(row.Worst())
+	case row.Seldom:
+		return string(row.Consequence) + " when " + row.When
 	}
-	return string(row.Consequence) + " when " + row.When
+	return ""
 }
 
 // differing says that fields below mean something else than the object itself.
