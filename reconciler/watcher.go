@@ -136,10 +136,11 @@ func (w *watcher) planned(p *plan.Plan) {
 				w.r.event(Warning, Blocked, step.Address, p.Revision, step.Summary+"; blocked: "+step.Blocked)
 			}
 		}
-		if len(step.Drift) == 0 {
+		text := status.DescribeDrift(step)
+		if text == "" {
 			continue
 		}
-		drift[k] = status.DescribeChanges(step.Drift)
+		drift[k] = text
 		if w.drift[k] != drift[k] {
 			w.r.metrics.drift.Inc()
 			w.r.event(Warning, DriftDetected, step.Address, p.Revision, "changed outside gitvirt: "+drift[k])
@@ -167,8 +168,8 @@ func (w *watcher) applied(o outcome) {
 			text += " (" + status.DescribeChanges(step.Changes) + ")"
 		}
 		w.r.event(Normal, Applied, step.Address, o.revision, text)
-		if len(step.Drift) > 0 {
-			w.r.event(Normal, DriftCorrected, step.Address, o.revision, "corrected what was changed outside gitvirt: "+status.DescribeChanges(step.Drift))
+		if drift := status.DescribeDrift(step); drift != "" {
+			w.r.event(Normal, DriftCorrected, step.Address, o.revision, "corrected what was changed outside gitvirt: "+drift)
 		}
 	case errors.Is(o.err, apply.ErrStale):
 		w.r.event(Normal, PlanStale, step.Address, o.revision, "the domain has changed since the plan was made; planning again")

@@ -233,22 +233,6 @@ func synced(in *Input) Condition {
 	return condition(ConditionSynced, False, "Pending", in.Step.Summary)
 }
 
-func drifted(in *Input) Condition {
-	var drift []plan.Change
-	switch {
-	case in.Unknown != "":
-		return unknownHost(ConditionDrifted, in)
-	case in.Step != nil && len(in.Step.Drift) > 0:
-		drift = in.Step.Drift
-	case in.Domain != nil:
-		drift = in.Domain.Drift
-	}
-	if len(drift) == 0 {
-		return condition(ConditionDrifted, False, "AsApplied", "")
-	}
-	return condition(ConditionDrifted, True, "ChangedOutside", DescribeChanges(drift))
-}
-
 // DescribeChanges says in a line what changes, or what somebody changed outside gitvirt.
 func DescribeChanges(changes []plan.Change) string {
 	text := ""
@@ -277,19 +261,6 @@ func brief(value any) string {
 		return string(runes[:60]) + "..."
 	}
 	return text
-}
-
-func restartPending(in *Input) Condition {
-	d := in.Domain
-	switch {
-	case in.Unknown != "":
-		return unknownHost(ConditionRestartPending, in)
-	case d == nil || d.RunningHash == "":
-		return condition(ConditionRestartPending, False, "NotRunning", "")
-	case d.RunningHash != d.Hash:
-		return condition(ConditionRestartPending, True, "OlderConfiguration", "the guest runs what it was started with; a restart brings the new configuration")
-	}
-	return condition(ConditionRestartPending, False, "UpToDate", "")
 }
 
 func manifestValid(in *Input) Condition {

@@ -91,6 +91,12 @@ func cases(t *testing.T) []status.Input {
 		{VM: vm("u-not-ready"), Domain: domain(vm("u-not-ready"), func(d *plan.Domain) { d.Ready, d.ReadyReason = "false", "the answer is 500" })},
 		{VM: vm("v-ready-unknown"), Domain: domain(vm("v-ready-unknown"), func(d *plan.Domain) { d.Ready, d.ReadyReason = "unknown", "no address is known yet" })},
 		{VM: vm("w-no-keys"), Domain: domain(vm("w-no-keys"), func(d *plan.Domain) { d.CredentialsProblem = "no guest agent answers" })},
+		{VM: vm("x-changed-in-the-guest"), Domain: domain(vm("x-changed-in-the-guest"), func(d *plan.Domain) { d.RunningDrift = drift })},
+		{VM: vm("y-changed-in-both"), Domain: domain(vm("y-changed-in-both"), func(d *plan.Domain) { d.Drift, d.RunningDrift = drift[:1], drift[1:] })},
+		{VM: vm("z-pending-since"), Domain: domain(vm("z-pending-since"), func(d *plan.Domain) { d.RunningHash = "older" }), Step: &plan.Step{
+			Action: plan.ActionRestart, Consequence: plan.ConsequenceRestart, Summary: "must be restarted",
+			PendingRestart: &plan.Pending{Fields: []string{"spec.template.spec.domain.memory.guest", "a", "b", "c"}, Since: time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)},
+		}},
 	}
 	for i := range inputs {
 		in := &inputs[i]
