@@ -59,6 +59,10 @@ func Compare(saved, now *Plan) Comparison {
 		is, needed := present[was.Address]
 		reason, isHeld := held[was.Address]
 		switch {
+		case needed && is.ID == was.ID && was.Blocked != is.Blocked:
+			c.Moved = append(c.Moved, Moved{was.Address, fmt.Sprintf("blocked was %s, is %s", orNone(was.Blocked), orNone(is.Blocked))})
+		case needed && is.ID == was.ID && was.Runs() && !is.Runs():
+			c.Moved = append(c.Moved, Moved{was.Address, "it waits now: " + is.Waits[0].Reason})
 		case needed && is.ID == was.ID:
 			c.Rest = append(c.Rest, is.ID)
 		case needed:

@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,6 +70,13 @@ func TestCompareWholePlans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	blocked, waits := *saved, *saved
+	blocked.Steps, waits.Steps = slices.Clone(saved.Steps), slices.Clone(saved.Steps)
+	blocked.Steps[0].Blocked = "no space"
+	waits.Steps[0].Waits = []plan.Wait{{For: plan.WaitWindow, Reason: "the window nights opens at 2"}}
+	if c := plan.Compare(&waits, saved); len(c.Moved) != 0 || len(c.Rest) != 1 {
+		t.Errorf("a step that waited and need not any more is the same step: %+v", c)
+	}
 	policy := *saved
 	policy.Policy = "another"
 	for _, test := range []struct {
@@ -77,6 +85,8 @@ func TestCompareWholePlans(t *testing.T) {
 	}{
 		{saved, unknown, "the host cannot be read: libvirt is down"},
 		{unknown, saved, "the host could not be read when the plan was made"},
+		{saved, &blocked, "blocked was (no), is no space"},
+		{saved, &waits, "it waits now: the window nights opens at 2"},
 		{saved, &policy, "the policy is another one"},
 		{saved, build(t, desired(t, strings.Replace(fleet, "name: fleet", "name: other", 1), one), nil), `is "other"`},
 	} {
