@@ -50,7 +50,7 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 		return "", err
 	}
 	e.name = domainxml.DomainName(e.address)
-	if !request.GetDestroy() {
+	if !request.GetDestroy() && !request.GetRetire() {
 		if e.machine, err = readMachine(e.address, request.GetVm()); err != nil {
 			return "", err
 		}
@@ -127,8 +127,11 @@ func (e *execution) check(ctx context.Context) error {
 }
 
 func (e *execution) run(ctx context.Context) error {
-	if e.request.GetDestroy() {
+	switch {
+	case e.request.GetDestroy():
 		return e.destroy(ctx)
+	case e.request.GetRetire():
+		return e.retire(ctx)
 	}
 	power := e.request.GetPower()
 	if e.request.GetDefine() {
@@ -308,7 +311,7 @@ func (e *execution) start(ctx context.Context) error {
 	if err := e.agent.hypervisor.SetPower(ctx, e.name, power); err != nil {
 		return fmt.Errorf("starting %s: %w", e.name, err)
 	}
-	record.Ran, record.Stop, record.Pending, record.Native = true, "", 0, nil
+	record.Ran, record.Stop, record.Pending, record.Native, record.Retired = true, "", 0, nil, 0
 	if err := e.mark(ctx, &record); err != nil {
 		return err
 	}
@@ -376,6 +379,24 @@ func (e *execution) shutdown(ctx context.Context, grace time.Duration) (off bool
 			}
 		}
 	}
+}
+
+// retire stops the guest of a removed VM and marks its domain with the time, which the first of several retirements decides.
+// Everything of it stays: a VM that comes back is started again.
+func (e *execution) retire(ctx context.Context) error {
+	if err := e.stop(ctx); err != nil {
+		return err
+	}
+	if !e.defined() || e.now.record.Retired != 0 {
+		return nil
+	}
+	e.progress("retiring " + e.name)
+	record := *e.now.record
+	record.Retired = e.agent.config.Now().Unix()
+	if err := e.mark(ctx, &record); err != nil {
+		return err
+	}
+	return e.agent.records.put(&record)
 }
 
 // destroy stops the guest and removes the domain with everything that goes with it; disks with data stay.

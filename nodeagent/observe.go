@@ -103,7 +103,7 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		Address: record.Address.String(), Name: domain.Name, Uuid: domain.UUID, Fleet: record.Fleet,
 		Revision: record.Revision, Source: record.Source, State: stateName(domain.State), Stop: stopReason(domain, record),
 		Ran: record.Ran, Transient: domain.Config == "", Hash: record.Hash, Record: record.Spec,
-		Fingerprint: fingerprint(now, domain.Config),
+		Fingerprint: fingerprint(now, domain.Config), RetiredSinceUnix: record.Retired,
 	}
 	if now.running != nil {
 		message.RunningHash = now.running.Hash

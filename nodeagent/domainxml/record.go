@@ -42,6 +42,8 @@ type Record struct {
 	// Native are the paths in which the running guest differed already when gitvirt had just started it from this very
 	// definition: that is what libvirt made of it, and nobody's change.
 	Native []string
+	// Retired is since when the domain is kept only for the grace period of a removed VM, in Unix seconds; 0 when it is not.
+	Retired int64
 	// Volumes are where the volumes were found or made when the domain was defined.
 	Volumes []Volume
 	// Assignment is what was chosen on the host when the domain was defined.
@@ -88,7 +90,7 @@ func (r *Record) marshal(name, namespace string) (string, error) {
 func (r *Record) write(w *xmlWriter, name, namespace string) error {
 	w.start(name, "xmlns:"+MetadataPrefix, namespace, "address", r.Address.String(), "fleet", r.Fleet, "revision", r.Revision,
 		"source", r.Source, "hash", r.Hash, "ran", strconv.FormatBool(r.Ran), "stop", r.Stop,
-		"pending", number(r.Pending), "native", strings.Join(r.Native, " "))
+		"pending", number(r.Pending), "native", strings.Join(r.Native, " "), "retired", number(r.Retired))
 	for i := range r.Volumes {
 		volume := &r.Volumes[i]
 		w.leaf("volume", "name", volume.Name, "kind", volume.Kind, "path", volume.Path, "block", flag(volume.Block), "format", volume.Format,
@@ -182,6 +184,10 @@ func readRecord(decoder *xml.Decoder, start xml.StartElement) (*Record, error) {
 			}
 		case "native":
 			record.Native = strings.Fields(attribute.Value)
+		case "retired":
+			if record.Retired, err = strconv.ParseInt(attribute.Value, 10, 64); err != nil {
+				return nil, fmt.Errorf("reading gitvirt's record: retired: %w", err)
+			}
 		}
 	}
 	var body struct {
