@@ -203,7 +203,12 @@ func (s *Selector) Matches(namespace string, machineLabels map[string]string) bo
 	if len(s.Namespaces) > 0 && !slices.Contains(s.Namespaces, namespace) {
 		return false
 	}
-	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
+	if len(s.MatchExpressions) == 0 { // without making a selector of it, because plans ask for every machine
+		for name, value := range s.MatchLabels {
+			if had, ok := machineLabels[name]; !ok || had != value {
+				return false
+			}
+		}
 		return true
 	}
 	selector, err := metav1.LabelSelectorAsSelector(&s.LabelSelector)

@@ -98,8 +98,8 @@ func (p *Policy) awaitWindow(s *subject, gate string) {
 		if w.open {
 			return
 		}
-		if opens := w.times.Next(p.options.Now); !opens.IsZero() && (next == nil || opens.Before(until)) {
-			next, until = w, opens
+		if !w.next.IsZero() && (next == nil || w.next.Before(until)) {
+			next, until = w, w.next
 		}
 	}
 	if next == nil {
@@ -124,8 +124,8 @@ func (p *Policy) deny(s *subject) {
 			continue
 		}
 		names = append(names, w.Name)
-		if closes := w.times.Until(p.options.Now); closes.After(until) {
-			until, zone = closes, w.times.Zone()
+		if w.change.After(until) {
+			until, zone = w.change, w.times.Zone()
 		}
 	}
 	if len(names) > 0 {

@@ -55,6 +55,8 @@ type window struct {
 	*schemas.Window
 	times *windows.Window
 	open  bool
+	// next is when it opens next, change when it opens or closes.
+	next, change time.Time
 }
 
 type schedule struct {
@@ -85,7 +87,8 @@ func New(fleet *schemas.Fleet, options Options) *Policy {
 			p.doubt("its window " + w.Name + " cannot be read")
 			continue
 		}
-		p.windows = append(p.windows, window{Window: w, times: times, open: times.Open(options.Now)})
+		now := options.Now
+		p.windows = append(p.windows, window{Window: w, times: times, open: times.Open(now), next: times.Next(now), change: times.Change(now)})
 	}
 	for i := range p.spec.PowerSchedules {
 		s := &p.spec.PowerSchedules[i]
@@ -149,7 +152,7 @@ func (p *Policy) Next(of *plan.Plan) time.Time {
 		}
 	}
 	for i := range p.windows {
-		add(p.windows[i].times.Change(p.options.Now))
+		add(p.windows[i].change)
 	}
 	for i := range p.schedules {
 		add(p.schedules[i].times.Change(p.options.Now))

@@ -190,14 +190,14 @@ type Arguments struct {
 // Prepare turns an input into arguments.
 func Prepare(input *Input) *Arguments {
 	values := map[string]any{
-		"object": func() any { return input.Object.value() },
-		"before": func() any {
+		"object": sync.OnceValue(func() any { return input.Object.value() }),
+		"before": sync.OnceValue(func() any {
 			if before := input.Before(); before != nil {
 				return before.value()
 			}
 			return types.NullValue
-		},
-		"step": func() any { return input.Step.value() },
+		}),
+		"step": sync.OnceValue(func() any { return input.Step.value() }),
 	}
 	return &Arguments{values: values}
 }
@@ -205,12 +205,14 @@ func Prepare(input *Input) *Arguments {
 const errNew = "the machine is new: before is null"
 
 func (m *Machine) value() map[string]any {
-	spec := map[string]any{}
-	if m.Spec != nil {
-		if read := m.Spec(); read != nil {
-			spec = read
+	spec := sync.OnceValue(func() map[string]any {
+		if m.Spec != nil {
+			if read := m.Spec(); read != nil {
+				return read
+			}
 		}
-	}
+		return map[string]any{}
+	})
 	return map[string]any{
 		"kind": m.Kind, "spec": spec,
 		"metadata": map[string]any{
@@ -315,6 +317,9 @@ func (d declared) FindStructFieldType(name, field string) (*types.FieldType, boo
 		m, ok := target.(map[string]any)
 		if !ok {
 			return nil, errors.New(errNew)
+		}
+		if later, ok := m[field].(func() map[string]any); ok {
+			return later(), nil
 		}
 		return m[field], nil
 	}
