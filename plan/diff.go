@@ -61,10 +61,18 @@ func changeOf(difference *schemas.Difference) Change {
 	}
 	change.Before, change.After = conceal(difference.Before), conceal(difference.After)
 	// What differs may be in the concealed part alone.
-	if reflect.DeepEqual(change.Before, change.After) {
+	if sameValue(change.Before, change.After) {
 		change.Before, change.After, change.Sensitive = nil, nil, true
 	}
 	return change
+}
+
+func sameValue(a, b any) bool {
+	if a, ok := a.(string); ok {
+		b, ok := b.(string)
+		return ok && a == b
+	}
+	return a != nil && b != nil && reflect.DeepEqual(a, b)
 }
 
 // sensitiveFields are never shown, not even as digests.

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/gitvirt/gitvirt/schemas"
@@ -287,17 +288,47 @@ func (p *Plan) identify() error {
 }
 
 func (s *Step) identify(fleet string) error {
-	content := wireOf(s)
+	content := bareStep(*s)
 	content.ID, content.Waits, content.Warnings = "", nil, nil
-	encoded, err := json.Marshal(&content)
+	content.Changes, content.Drift, content.RunningDrift = nil, nil, nil
+	buf, err := json.Marshal(&content)
 	if err != nil {
 		return fmt.Errorf("hashing the step of %s: %w", s.Address, err)
 	}
-	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%s\x00", fleet, encoded)
-	if s.VM != nil {
-		fmt.Fprintf(h, "%s\x00", s.VM.Hash)
+	for _, changes := range [][]Change{s.Changes, s.Drift, s.RunningDrift} {
+		if buf, err = appendChanges(buf, changes); err != nil {
+			return fmt.Errorf("hashing the step of %s: %w", s.Address, err)
+		}
 	}
-	s.ID = hex.EncodeToString(h.Sum(nil))[:idLength]
+	buf = append(append(buf, 0), fleet...)
+	if s.VM != nil {
+		buf = append(append(buf, 0), s.VM.Hash...)
+	}
+	sum := sha256.Sum256(buf)
+	s.ID = hex.EncodeToString(sum[:])[:idLength]
 	return nil
+}
+
+// appendChanges appends changes in a form that is different for different ones.
+func appendChanges(buf []byte, changes []Change) ([]byte, error) {
+	buf = append(buf, '[')
+	for i := range changes {
+		c := &changes[i]
+		buf = strconv.AppendQuote(buf, c.Path)
+		var err error
+		for _, value := range []any{c.Before, c.After} {
+			if text, ok := value.(string); ok {
+				buf = strconv.AppendQuote(append(buf, ':'), text)
+				continue
+			}
+			var encoded []byte
+			if encoded, err = json.Marshal(value); err != nil {
+				return nil, err
+			}
+			buf = append(append(buf, ':'), encoded...)
+		}
+		buf = append(append(strconv.AppendBool(append(buf, ':'), c.Sensitive), ':'), c.Consequence...)
+		buf = strconv.AppendQuote(buf, c.Note)
+	}
+	return append(buf, ']'), nil
 }

@@ -261,32 +261,86 @@ func element(list reflect.Value, name *fieldInfo, key string) reflect.Value {
 	return reflect.Value{}
 }
 
-// generic returns a value as JSON has it; nil for one that is not there.
+// generic returns a value as JSON has it; nil for one that is not there. In records digests stand already for what is sensitive.
 func generic(v reflect.Value, info *typeInfo) any {
 	switch info.shape {
-	case shapeString:
-		if v.Len() == 0 {
-			return nil
-		}
-		return v.String()
-	case shapeBool:
-		if !v.Bool() {
-			return nil
-		}
-		return true
 	case shapePointer:
 		if v.IsNil() {
 			return nil
 		}
-		switch info.elem.shape { // one that is set says something, even with a zero
-		case shapeString:
-			return v.Elem().String()
-		case shapeBool:
-			return v.Elem().Bool()
+		if value := generic(v.Elem(), info.elem); value != nil {
+			return value
+		}
+		return zeroOf(info.elem) // one that is set says something, even with a zero
+	case shapeString:
+		if v.Len() > 0 {
+			return v.String()
+		}
+	case shapeBool:
+		if v.Bool() {
+			return true
+		}
+	case shapeInt:
+		if n := v.Int(); n != 0 {
+			return float64(n)
+		}
+	case shapeUint:
+		if n := v.Uint(); n != 0 {
+			return float64(n)
+		}
+	case shapeStruct:
+		return genericStruct(v, info)
+	case shapeSlice:
+		if v.Len() == 0 {
+			return nil
+		}
+		out := make([]any, v.Len())
+		for i := range out {
+			out[i] = orZero(generic(v.Index(i), info.elem), info.elem)
+		}
+		return out
+	case shapeMap:
+		if v.Len() == 0 {
+			return nil
+		}
+		out := make(map[string]any, v.Len())
+		for entries := v.MapRange(); entries.Next(); {
+			out[entries.Key().String()] = orZero(generic(entries.Value(), info.elem), info.elem)
+		}
+		return out
+	case shapeQuantity:
+		if quantity := v.Interface().(resource.Quantity); !quantity.IsZero() || quantity.Format != "" {
+			return quantity.String()
+		}
+	default:
+		return encoded(v, info)
+	}
+	return nil
+}
+
+func genericStruct(v reflect.Value, info *typeInfo) any {
+	out := map[string]any{}
+	for i := range info.fields {
+		field := &info.fields[i]
+		value := field.at(v, false)
+		if !value.IsValid() || value.IsZero() {
+			continue
+		}
+		below := generic(value, field.info)
+		if empty, ok := below.(map[string]any); ok && len(empty) == 0 && field.info.shape == shapeStruct {
+			continue
+		}
+		if below != nil {
+			out[field.name] = below
 		}
 	}
-	e := &encoder{digest: func(value string) string { return value }} // in records digests stand already
-	if !e.encode(v, info, false) && info.shape != shapePointer && info.shape != shapeStruct {
+	return out
+}
+
+// encoded is a value of a type that writes itself.
+func encoded(v reflect.Value, info *typeInfo) any {
+	e := &encoder{digest: func(value string) string { return value }}
+	if !e.encode(v, info, false) {
 		return nil
 	}
 	var out any
@@ -294,4 +348,30 @@ func generic(v reflect.Value, info *typeInfo) any {
 		return string(e.buf) // cannot happen for what was encoded
 	}
 	return out
+}
+
+func orZero(value any, info *typeInfo) any {
+	if value == nil {
+		return zeroOf(info)
+	}
+	return value
+}
+
+// zeroOf is what an empty value looks like in JSON.
+func zeroOf(info *typeInfo) any {
+	switch info.shape {
+	case shapeStruct, shapeMap:
+		return map[string]any{}
+	case shapeSlice:
+		return []any{}
+	case shapeBool:
+		return false
+	case shapeInt, shapeUint, shapeFloat:
+		return float64(0)
+	case shapeString:
+		return ""
+	case shapeQuantity:
+		return "0"
+	}
+	return nil
 }

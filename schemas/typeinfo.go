@@ -78,6 +78,9 @@ type fieldInfo struct {
 // at returns the field's value in v; embedded pointers on the way are allocated when create is set, else an
 // invalid Value is returned for a field of an embedded pointer that is nil.
 func (f *fieldInfo) at(v reflect.Value, create bool) reflect.Value {
+	if len(f.index) == 1 && v.Kind() == reflect.Struct {
+		return v.Field(f.index[0])
+	}
 	for _, i := range f.index {
 		if v.Kind() == reflect.Pointer {
 			if v.IsNil() {
