@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -181,6 +182,68 @@ func TestPropertyBothDirectionsNameTheSameFields(t *testing.T) {
 		}
 		if same := build(t, a, plan.FromDesired(a, "a").Domains); len(same.Steps) != 0 {
 			rt.Errorf("a plan from a revision to itself has steps: %+v", same.Steps)
+		}
+	})
+}
+
+// TestPropertyEveryEditNamesTheSameFieldsBothWays: for machines with disks, interfaces, volumes and links of all kinds.
+func TestPropertyEveryEditNamesTheSameFieldsBothWays(t *testing.T) {
+	var machines []string
+	for _, test := range liveCases() {
+		machines = append(machines, test.before, test.after)
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		a := desired(t, fleet, rapid.SampledFrom(machines).Draw(rt, "a"))
+		b := desired(t, fleet, rapid.SampledFrom(machines).Draw(rt, "b"))
+		between := func(from, to *schemas.Desired) *plan.Plan {
+			p, err := plan.Build(to, plan.FromDesired(from, "from"), plan.Options{})
+			if err != nil {
+				rt.Fatal(err)
+			}
+			return p
+		}
+		if diff := cmp.Diff(paths(between(a, b)), paths(between(b, a))); diff != "" {
+			rt.Errorf("fields differ (-there +back):\n%s", diff)
+		}
+		if same := between(b, b); len(same.Steps) != 0 {
+			rt.Errorf("a plan from a revision to itself has steps: %+v", same.Steps)
+		}
+	})
+}
+
+// TestPropertyOrderDoesNotMatter: neither that of files nor that of the documents in them.
+func TestPropertyOrderDoesNotMatter(t *testing.T) {
+	cases := liveCases()
+	rapid.Check(t, func(rt *rapid.T) {
+		var before, after []string
+		for i := range rapid.IntRange(1, 5).Draw(rt, "machines") {
+			test := cases[rapid.IntRange(0, len(cases)-1).Draw(rt, "case")]
+			name := strings.NewReplacer("{name: a}", fmt.Sprintf("{name: vm-%d}", i), "{name: a, ", fmt.Sprintf("{name: vm-%d, ", i))
+			if rapid.Bool().Draw(rt, "there before") {
+				before = append(before, name.Replace(test.before))
+			}
+			if rapid.Bool().Draw(rt, "there after") {
+				after = append(after, name.Replace(test.after))
+			}
+		}
+		planned := func(before, after []string) string {
+			p, err := plan.Build(desired(t, after...), plan.FromDesired(desired(t, before...), "from"), plan.Options{})
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for i := range p.Steps {
+				p.Steps[i].Source, p.Steps[i].ID = "", "" // the file's name says its place
+				p.Steps[i].Summary = strings.Split(p.Steps[i].Summary, ":")[0]
+			}
+			p.ID = ""
+			return renderings(rt, p)["JSON"]
+		}
+		shuffled := func(label string, manifests []string) []string {
+			return rapid.Permutation(append([]string{fleet}, manifests...)).Draw(rt, label)
+		}
+		first := planned(append([]string{fleet}, before...), append([]string{fleet}, after...))
+		if second := planned(shuffled("before", before), shuffled("after", after)); first != second {
+			rt.Errorf("(-first +second):\n%s", cmp.Diff(first, second))
 		}
 	})
 }

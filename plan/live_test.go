@@ -1,0 +1,104 @@
+package plan_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// hosted is a machine as a host renders it.
+func hosted(vm *schemas.VM) domainxml.Machine {
+	m := domainxml.Machine{Address: vm.Address, Spec: vm.Spec(), Host: domainxml.Host{DomainType: "qemu", Dir: "/vms/a"}}
+	for _, volume := range vm.Spec().Volumes {
+		out := domainxml.Volume{Name: volume.Name, Path: "/disks/" + volume.Name, Format: "qcow2"}
+		out.Kind, _ = domainxml.VolumeKind(volume)
+		switch {
+		case volume.EmptyDisk != nil:
+			out.Capacity = volume.EmptyDisk.Capacity.Value()
+		case volume.ContainerDisk != nil:
+			out.Path += volume.ContainerDisk.Image
+		}
+		m.Volumes = append(m.Volumes, out)
+	}
+	return m
+}
+
+// TestTheTablePromisesWhatTheAgentDoes holds the table and the agent together: what a plan calls live, the agent finds operations
+// for, and what it calls none changes nothing in the domain.
+func TestTheTablePromisesWhatTheAgentDoes(t *testing.T) {
+	lived := map[string]bool{}
+	for _, test := range liveCases() {
+		if test.host != nil || test.consequence != plan.ConsequenceLive && test.consequence != plan.ConsequenceNone {
+			continue
+		}
+		t.Run(test.reason, func(t *testing.T) {
+			was, want := desired(t, fleet, test.before).VMs[0], desired(t, fleet, test.after).VMs[0]
+			running, err := domainxml.Render(hosted(was))
+			if err != nil {
+				t.Fatal(err)
+			}
+			operations, err := domainxml.Live(hosted(was), hosted(want), running)
+			var not *domainxml.NotLiveError
+			if errors.As(err, &not) {
+				t.Fatalf("the agent cannot do it live: %v", not.Reasons)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.consequence == plan.ConsequenceNone && len(operations) > 0 {
+				t.Errorf("the agent changes the guest: %+v", operations)
+			}
+			have := capable(plan.FromDesired(desired(t, fleet, test.before), "base").Domains)
+			step := onlyStep(t, desired(t, fleet, test.after), have)
+			for _, change := range step.Changes {
+				for _, row := range plan.Rows() {
+					if len(row.Needs) > 0 && row.Path == rowFor(bare(change.Path)) {
+						lived[row.Path] = true
+						if len(operations) == 0 {
+							t.Errorf("%s is live and the agent does nothing", change.Path)
+						}
+					}
+				}
+			}
+		})
+	}
+	for _, row := range plan.Rows() {
+		claim := row.Path == "claims" || row.Path == "claims.capacity" // an image of the host, as that of an emptyDisk is
+		twin := row.Path == "spec.volumes.hostDisk.capacity" || row.Path == "spec.volumes.ephemeral"
+		if len(row.Needs) > 0 && !lived[row.Path] && !claim && !twin {
+			t.Errorf("no case shows that %s can be changed live", row.Path)
+		}
+	}
+}
+
+func onlyStep(t *testing.T, want *schemas.Desired, have plan.Observed) plan.Step {
+	t.Helper()
+	p, err := plan.Build(want, have, plan.Options{})
+	if err != nil || len(p.Steps) != 1 {
+		t.Fatalf("%v, %+v", err, p)
+	}
+	return p.Steps[0]
+}
+
+// bare is a path as the table has it.
+func bare(path string) string {
+	out, depth := "", 0
+	for _, c := range path {
+		switch {
+		case c == '[':
+			depth++
+		case c == ']':
+			depth--
+		case depth == 0:
+			out += string(c)
+		}
+	}
+	const template = "spec.template."
+	if len(out) > len(template) && out[:len(template)] == template {
+		return out[len("spec.template.spec.")-len("spec."):]
+	}
+	return out
+}
