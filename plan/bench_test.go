@@ -85,7 +85,10 @@ func BenchmarkBuild5000(b *testing.B) {
 		name string
 		edit func(int, string) string
 	}{
-		{"none changed", nil}, {"one changed", one}, {"all changed: memory", moreMemory}, {"all changed: a disk", anotherDisk},
+		{"none changed", nil},
+		{"one changed", one},
+		{"all changed: memory", moreMemory},
+		{"all changed: a disk", anotherDisk},
 		{"all changed: a disk, an interface, labels", muchElse},
 	} {
 		b.Run(test.name, func(b *testing.B) {

@@ -127,9 +127,8 @@ func (j *judge) pluggable(disk *kubevirtv1.Disk) verdict {
 	default:
 		return no("a disk on %s cannot be plugged; virtio and scsi can", disk.Disk.Bus)
 	}
-	switch {
-	case j.before.spec.Domain.IOThreadsPolicy != nil || j.after.spec.Domain.IOThreadsPolicy != nil ||
-		slices.ContainsFunc(j.before.spec.Domain.Devices.Disks, ownThread) || slices.ContainsFunc(j.after.spec.Domain.Devices.Disks, ownThread):
+	if j.before.spec.Domain.IOThreadsPolicy != nil || j.after.spec.Domain.IOThreadsPolicy != nil ||
+		slices.ContainsFunc(j.before.spec.Domain.Devices.Disks, ownThread) || slices.ContainsFunc(j.after.spec.Domain.Devices.Disks, ownThread) {
 		return no("threads for I/O are laid out when the guest is started")
 	}
 	return verdict{}
