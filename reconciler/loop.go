@@ -36,8 +36,11 @@ type loop struct {
 	desired   *schemas.Desired
 	problems  map[schemas.Address]string
 	pollError string
-	// approvals are those of the status branch.
+	// approvals are those of the status branch, ledger what was done at this revision.
 	approvals []status.Approval
+	ledger    ledger
+	// verdicts is when the policy may judge otherwise by itself; zero when it does not.
+	verdicts time.Time
 
 	observed plan.Observed
 	// known are the domains as they were when the host could last be read.
@@ -157,6 +160,9 @@ func (l *loop) fetched(snapshot *sources.Snapshot, restored bool) {
 func (l *loop) finished(ctx context.Context, o outcome) {
 	now := l.now()
 	l.workers.finished(&o.step)
+	if l.ledger.end(&o.step) {
+		l.replan = true // a budget may have room for others
+	}
 	l.gate.end(&o.step, o.err, now)
 	l.pacing.ended(ctx, &o)
 	l.r.metrics.applied(o)
@@ -175,8 +181,11 @@ func (l *loop) round(ctx context.Context, now time.Time) {
 		l.look(observed, now)
 	}
 	if l.desired != nil {
-		if l.replan {
+		if l.replan || (!l.verdicts.IsZero() && !now.Before(l.verdicts)) {
 			l.build(now)
+		}
+		if !l.verdicts.IsZero() && l.verdicts.Before(l.wake) {
+			l.wake = l.verdicts
 		}
 		l.admit(ctx, now)
 	}
@@ -209,7 +218,8 @@ func (l *loop) look(observed plan.Observed, now time.Time) {
 // is carried out that is not understood.
 func (l *loop) build(now time.Time) {
 	l.replan = false
-	p, err := plan.Build(l.desired, l.observed, plan.Options{Revision: l.snapshot.Revision})
+	rules := l.policy(now)
+	p, err := plan.Build(l.desired, l.observed, plan.Options{Revision: l.snapshot.Revision, Policy: rules})
 	if err != nil {
 		l.r.event(Warning, PlanFailed, schemas.Address{}, l.snapshot.Revision, "planning: "+problemOf(err))
 		p = &plan.Plan{
@@ -220,7 +230,7 @@ func (l *loop) build(now time.Time) {
 	l.r.metrics.planned(l.now().Sub(now))
 	l.watcher.planned(p)
 	l.pacing.planned(p, l.desired.Fleet)
-	l.plan = p
+	l.plan, l.verdicts = p, rules.Next(p)
 }
 
 // admit asks the gate about each step and hands the workers those that may go.
@@ -304,6 +314,7 @@ func (l *loop) dispatch(ctx context.Context, now time.Time) {
 		}
 		l.gate.begin(step, l.domain(step.Address), now)
 		l.pacing.rollout.Begin(&step)
+		l.ledger.begin(&step, l.observed)
 		l.workers.begin(ctx, apply.Target{Fleet: l.plan.Fleet, Revision: l.plan.Revision}, step)
 	}
 }

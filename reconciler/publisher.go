@@ -207,8 +207,17 @@ func (p *publisher) fleet(ctx context.Context, view *View) *status.Fleet {
 		}
 		cancel()
 	}
-	return &status.Fleet{
+	fleet := &status.Fleet{
 		Name: view.Plan.Fleet, Revision: view.Revision(), VMs: p.remember(view), Unknown: view.Plan.Unknown,
 		Broken: view.Desired.Diagnostics, KeptDisks: p.kept,
 	}
+	if approvable(view.Plan) {
+		var encoded bytes.Buffer
+		if err := view.Plan.JSON(&encoded, "  "); err != nil {
+			p.r.event(Warning, StatusPublishFailed, schemas.Address{}, view.Revision(), "writing the plan that waits: "+problemOf(err))
+		} else {
+			fleet.PlanID, fleet.Plan = view.Plan.ID, encoded.Bytes()
+		}
+	}
+	return fleet
 }

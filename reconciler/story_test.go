@@ -19,6 +19,7 @@ import (
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
+	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
 )
@@ -94,7 +95,7 @@ func newStory(t testing.TB, archive *txtar.Archive) *story {
 	for _, file := range archive.Files {
 		s.files[file.Name] = string(file.Data)
 	}
-	s.repo = reconcilertest.NewRepository(map[string]string{"gitvirt.yaml": "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: demo}\nspec: {}\n"})
+	s.repo = reconcilertest.NewRepository(map[string]string{"gitvirt.yaml": "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: demo}\nspec:\n  policy: {apply: {restart: automatic, replace: automatic, destroy: automatic}}\n"})
 	s.config = reconciler.Config{
 		Status: func(string) reconciler.StatusBranch { return s.branch },
 		Rand:   func() float64 { return 0 },
@@ -109,7 +110,7 @@ func (s *story) play(path, script string) {
 		"crash": s.happens(s.host.Crash), "pull-plug": s.happens(s.host.PullPlug), "power-off": s.happens(s.host.PowerOff),
 		"edit": s.happens(s.host.Edit), "vanish": s.happens(s.host.Vanish), "silence": s.silence, "host": s.hostIs, "fault": s.fault,
 		"slow": s.slow, "branch": s.branchIs, "state": s.state, "steps": s.steps, "sick": s.sick, "message": s.message, "event": s.event, "phase": s.phase, "condition": s.condition,
-		"status": s.status, "synced": s.synced, "ready": s.ready, "polls": s.polls, "commits": s.commits,
+		"status": s.status, "synced": s.synced, "ready": s.ready, "polls": s.polls, "commits": s.commits, "approve": s.approve,
 	}
 	scanner := bufio.NewScanner(strings.NewReader(script))
 	for n := 1; scanner.Scan(); n++ {
@@ -205,6 +206,29 @@ func (s *story) commit(args []string) error {
 func (s *story) forcePush(args []string) error {
 	s.repo.ForcePush("rewritten", s.content(args))
 	return s.nudge(nil)
+}
+
+// approve records an approval of what waits for a machine in the plan of the status branch.
+func (s *story) approve(args []string) error {
+	waiting, err := plan.ReadJSON([]byte(s.branch.File(status.PlanPath)))
+	if err != nil {
+		return err
+	}
+	approval := status.Approval{Plan: waiting.ID, Fleet: waiting.Fleet, Revision: waiting.Revision, By: "Ada <ada@example.com>", At: time.Now().UTC()}
+	for i := range waiting.Steps {
+		if step := &waiting.Steps[i]; step.Address.Name == args[0] && step.Approvable() {
+			approval.Steps = append(approval.Steps, status.ApprovedStep{ID: step.ID, Address: step.Address})
+		}
+	}
+	if len(approval.Steps) == 0 {
+		return fmt.Errorf("nothing waits for %s: %+v", args[0], waiting.Steps)
+	}
+	content, err := approval.YAML()
+	if err != nil {
+		return err
+	}
+	s.branch.Put(approval.Path(), content)
+	return nil
 }
 
 func (s *story) nudge([]string) error {

@@ -12,7 +12,10 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler/status"
 )
 
-const fleetManifest = "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata:\n  name: e2e\nspec:\n  drift: correct\n  policy: {apply: {restart: automatic, replace: automatic, destroy: automatic, data: automatic}}\n"
+// automatic is a policy that waits for nobody.
+const automatic = "  policy:\n    apply: {restart: automatic, replace: automatic, destroy: automatic, data: automatic}\n"
+
+const fleetManifest = "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata:\n  name: e2e\nspec:\n  drift: correct\n" + automatic
 
 // vm is a manifest whose guest boots a kernel out of the image: the quickest way to a running guest.
 type vm struct {

@@ -100,7 +100,8 @@ Exit codes: 0 success, 1 an error, 2 "plan --detailed-exitcode" found changes.`,
 		Version:       version,
 	}
 	root.AddCommand(
-		c.validateCommand(), c.renderCommand(), c.planCommand(), c.applyCommand(), c.runCommand(), c.historyCommand(), c.whyCommand(),
+		c.validateCommand(), c.renderCommand(), c.planCommand(), c.approveCommand(), c.applyCommand(), c.runCommand(),
+		c.historyCommand(), c.whyCommand(),
 		c.explainCommand(), c.schemaCommand(), c.createCommand(),
 		c.getCommand(), c.describeCommand(), c.eventsCommand(), c.disksCommand(), c.doctorCommand(), c.versionCommand(),
 	)

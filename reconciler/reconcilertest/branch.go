@@ -5,6 +5,8 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -18,10 +20,37 @@ type Branch struct {
 	files    map[string][]byte
 	messages []string
 	err      error
+	// others are the files of people, written the last time at the written-th commit of them.
+	others  map[string][]byte
+	written int
 }
 
 // NewBranch returns a branch that does not exist yet.
-func NewBranch() *Branch { return &Branch{files: map[string][]byte{}} }
+func NewBranch() *Branch { return &Branch{files: map[string][]byte{}, others: map[string][]byte{}} }
+
+// Put writes a file that is not gitvirt's, as somebody who pushes to the branch does.
+func (b *Branch) Put(path string, content []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.others[path] = content
+	b.written++
+}
+
+// ReadFolder implements reconciler.ApprovalBranch.
+func (b *Branch) ReadFolder(_ context.Context, folder, known string) (files map[string][]byte, commit string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if commit = strconv.Itoa(b.written); commit == known || b.err != nil {
+		return nil, commit, b.err
+	}
+	files = map[string][]byte{}
+	for path, content := range b.others {
+		if strings.HasPrefix(path, folder) {
+			files[path] = content
+		}
+	}
+	return files, commit, nil
+}
 
 // Fail makes the branch unreachable; nil ends that.
 func (b *Branch) Fail(err error) {

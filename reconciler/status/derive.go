@@ -163,6 +163,8 @@ func messageOf(in *Input) string {
 		return in.Held
 	case in.Step != nil && in.Step.Blocked != "":
 		return in.Step.Summary + "; blocked: " + in.Step.Blocked
+	case in.Step != nil && len(in.Step.Waits) > 0 && in.Attempt.Action == "":
+		return in.Step.Summary + "; " + in.Step.Waits[0].Reason
 	case in.Attempt.CrashLoop:
 		return fmt.Sprintf("keeps going down; waits to be started again (restart %d)", in.Attempt.Restarts+1)
 	case in.Step != nil && in.Attempt.Waits != "":
@@ -223,6 +225,8 @@ func synced(in *Input) Condition {
 		return condition(ConditionSynced, False, "Applying", "")
 	case in.Step.Blocked != "":
 		return condition(ConditionSynced, False, "Blocked", in.Step.Blocked)
+	case len(in.Step.Waits) > 0:
+		return condition(ConditionSynced, False, "Waiting", in.Step.Waits[0].Reason)
 	case in.Attempt.Stalled:
 		return condition(ConditionSynced, False, "Stalled", in.Attempt.Error)
 	case in.Attempt.Error != "":

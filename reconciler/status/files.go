@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -57,14 +56,18 @@ type Fleet struct {
 	Broken schemas.Diagnostics
 	// KeptDisks are disks with data whose machine is gone.
 	KeptDisks []KeptDisk
-	// Plan is written while steps of it wait for an approval; nil for none.
-	Plan *plan.Plan
+	// PlanID and Plan, its JSON form, are of the plan as long as steps of it wait for an approval; else empty.
+	PlanID string
+	Plan   []byte
 }
 
 // Files returns the files of the status branch, by path.
 func (f *Fleet) Files() map[string][]byte {
-	files := make(map[string][]byte, len(f.VMs)+1)
+	files := make(map[string][]byte, len(f.VMs)+2)
 	files[TablePath] = f.table()
+	if f.PlanID != "" {
+		files[PlanPath] = f.Plan
+	}
 	for i := range f.VMs {
 		path, ok := Path(f.VMs[i].Address)
 		if !ok {

@@ -34,6 +34,9 @@ func (f *Fleet) table() []byte {
 	if f.Unknown != "" {
 		fmt.Fprintf(&b, "\n**The host cannot be read:** %s. Nothing is changed meanwhile; the table shows what was known last.\n", markdown(f.Unknown))
 	}
+	if f.PlanID != "" {
+		fmt.Fprintf(&b, "\n**Steps wait for approval** in plan `%.12s` ([%s](%s)): `gitvirt approve %.12s`.\n", code(f.PlanID), PlanPath, PlanPath, code(f.PlanID))
+	}
 	b.WriteString("\nThis branch is written by gitvirt; edit the manifests instead. Each VM has a file below `vms/`.\n")
 	if len(f.VMs) > 0 {
 		f.rows(&b)
