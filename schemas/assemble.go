@@ -58,6 +58,7 @@ func Assemble(files []*File, options ...Option) *Desired {
 type entry struct {
 	address  Address
 	position Position
+	previous Address
 	vm       *VM
 	broken   bool
 }
@@ -95,10 +96,10 @@ func (a *assembly) gather(files []*File) {
 			d.Opaque = append(d.Opaque, f.Path)
 		}
 		for _, vm := range f.VMs {
-			a.entries = append(a.entries, entry{address: vm.Address, position: vm.Position, vm: vm})
+			a.entries = append(a.entries, entry{address: vm.Address, position: vm.Position, previous: vm.Previous(), vm: vm})
 		}
 		for _, b := range f.Broken {
-			a.entries = append(a.entries, entry{address: b.Address, position: b.Position, broken: true})
+			a.entries = append(a.entries, entry{address: b.Address, position: b.Position, previous: b.Previous, broken: true})
 			if !isMachineKind(b.Address.Kind) {
 				a.brokenObjects[b.Address] = b.Position
 				a.see(b.Address)
@@ -295,7 +296,7 @@ func (a *assembly) finish() *Desired {
 		case !e.broken:
 			d.VMs = append(d.VMs, e.vm)
 		case len(d.Broken) == 0 || d.Broken[len(d.Broken)-1].Address != e.address:
-			d.Broken = append(d.Broken, Broken{Address: e.address, Position: e.position})
+			d.Broken = append(d.Broken, Broken{Address: e.address, Position: e.position, Previous: e.previous})
 		}
 	}
 	slices.Sort(d.Opaque)

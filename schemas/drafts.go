@@ -55,7 +55,7 @@ func (a *assembly) expandDrafts(files []*File) {
 			a.broken(one.draft)
 		}
 		for _, vm := range one.expanded.machines {
-			a.entries = append(a.entries, entry{address: vm.Address, position: vm.Position, vm: vm})
+			a.entries = append(a.entries, entry{address: vm.Address, position: vm.Position, previous: vm.Previous(), vm: vm})
 		}
 	}
 }
@@ -77,7 +77,8 @@ func (a *assembly) match(w *draft, m *matcher) (found *object, ok bool) {
 
 // broken adds a draft that cannot be expanded: all its machines exist and are left as they are.
 func (a *assembly) broken(w *draft) {
-	a.entries = append(a.entries, entry{address: w.address, position: w.position, broken: true})
+	previous, _ := previousAddress(w.address, w.object.Annotations[AnnotationPreviousName])
+	a.entries = append(a.entries, entry{address: w.address, position: w.position, previous: previous, broken: true})
 	for _, member := range w.brokenMembers() {
 		a.entries = append(a.entries, entry{address: member.Address, position: member.Position, broken: true})
 	}

@@ -47,6 +47,8 @@ type object struct {
 type Broken struct {
 	Address  Address
 	Position Position
+	// Previous is the address that the object says it had (AnnotationPreviousName); zero for none.
+	Previous Address
 }
 
 // VM is a VirtualMachine, or a VirtualMachineInstance in the form of a VirtualMachine that runs once:

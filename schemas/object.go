@@ -91,6 +91,22 @@ func (h *header) address() Address {
 	return Address{Kind: h.kind, Namespace: h.namespace, Name: h.name}
 }
 
+// unusable is a former name that cannot be read: nobody can tell which machine it means.
+var unusable = Address{Kind: KindVirtualMachine} //nolint:gochecknoglobals // a constant
+
+// previous returns the address that the object says it had, whatever else is wrong with it; unusable when that cannot be read.
+func (h *header) previous() Address {
+	value := lookupIn(lookupIn(h.metadata, "annotations"), AnnotationPreviousName)
+	if value == nil || isNull(value) {
+		return Address{}
+	}
+	previous, ok := previousAddress(h.address(), resolve(value).Value)
+	if !ok {
+		return unusable
+	}
+	return previous
+}
+
 // readKind reads an object of a kind that gitvirt knows.
 func readKind(d *document, h *header, versions []string) {
 	checkVersion(d, h, versions)
@@ -127,13 +143,14 @@ func readKind(d *document, h *header, versions []string) {
 	case KindFleet:
 		readFleet(d, h)
 	}
+	previous := h.previous()
 	switch {
-	case isMachineKind(h.kind) && (d.ambiguous || !h.nameUsable || *d.budget < 0):
+	case isMachineKind(h.kind) && (d.ambiguous || !h.nameUsable || *d.budget < 0 || previous == unusable):
 		d.file.Opaque = true
 		fallthrough
 	case d.broke:
 		if h.nameUsable {
-			d.file.Broken = append(d.file.Broken, Broken{Address: h.address(), Position: d.position(h.nameNode)})
+			d.file.Broken = append(d.file.Broken, Broken{Address: h.address(), Position: d.position(h.nameNode), Previous: previous})
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (vm *VM) record(object *kubevirtv1.VirtualMachine) {
 	for _, m := range []struct {
 		name   string
 		values map[string]string
-	}{{"annotations", object.Annotations}, {"labels", object.Labels}} {
+	}{{"annotations", withoutTakeover(object.Annotations)}, {"labels", object.Labels}} {
 		if len(m.values) > 0 {
 			e.buf = append(e.buf, '"')
 			e.buf = append(e.buf, m.name...)
@@ -59,6 +59,22 @@ func (vm *VM) record(object *kubevirtv1.VirtualMachine) {
 	e.encode(reflect.ValueOf(spec), infoOf(reflect.TypeFor[kubevirtv1.VirtualMachineSpec]()), false)
 	e.buf = append(e.buf, '}')
 	vm.setRecord(e.buf)
+}
+
+// RecordAs returns the record that the machine would have under another address, to compare it with what was applied before
+// the machine was renamed: digests of sensitive values depend on the address.
+func (vm *VM) RecordAs(address Address) ([]byte, error) {
+	read, err := ReadRecord(vm.Record, false)
+	if err != nil {
+		return nil, err
+	}
+	out := &VM{Address: address, RunStrategy: vm.RunStrategy}
+	out.record(vm.Object)
+	secret := map[string]bool{}
+	for reference := range read.Secrets {
+		secret[reference] = true
+	}
+	return out.with(&resolved{contents: vm.Contents, secret: secret, claims: vm.Claims}).Record, nil
 }
 
 func (vm *VM) setRecord(record []byte) {

@@ -202,7 +202,7 @@ func (r *renderer) sysinfo() {
 	r.start("system")
 	r.entry("manufacturer", "gitvirt")
 	r.entry("product", "VirtualMachine")
-	r.entry("uuid", uuidOf(r.address, r.spec))
+	r.entry("uuid", r.uuid)
 	if firmware := r.spec.Domain.Firmware; firmware != nil {
 		r.entry("serial", firmware.Serial)
 	}

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -24,7 +27,15 @@ var ErrForeign = errors.New("not a domain of gitvirt")
 
 // Record is what a domain carries about itself, so that no state file is needed.
 type Record struct {
+	// Address is the VM's in git.
 	Address schemas.Address
+	// Origin is the address under which the domain was made or adopted, when the VM was renamed since: what derives from an
+	// address (name, UUID, MAC addresses, files on the host) derives from this one. Zero means Address.
+	Origin schemas.Address
+	// Former are the addresses that the VM had, the latest last.
+	Former []schemas.Address
+	// Domain and UUID are those of the domain that the record is for, where they do not derive from Origin.
+	Domain, UUID string
 	// Fleet owns the domain; only this fleet changes or removes it.
 	Fleet string
 	// Revision is the commit that was applied, Source the manifest's file and line.
@@ -48,6 +59,38 @@ type Record struct {
 	Volumes []Volume
 	// Assignment is what was chosen on the host when the domain was defined.
 	Assignment Assignment
+	// Kept is what an adopted domain was before; nil for one that gitvirt made.
+	Kept *Kept
+}
+
+// Made returns the address that everything of the domain derives from which derives from an address.
+func (r *Record) Made() schemas.Address {
+	if r.Origin.IsZero() {
+		return r.Address
+	}
+	return r.Origin
+}
+
+// DomainName returns the name of the domain that the record is for.
+func (r *Record) DomainName() string {
+	if r.Domain != "" {
+		return r.Domain
+	}
+	return DomainName(r.Made())
+}
+
+// IsFor reports whether the record is for the domain that carries it: a copy of a domain (virt-clone) carries the record of another one.
+func (r *Record) IsFor(name, uuid string) bool {
+	return r.DomainName() == name && (r.UUID == "" || strings.EqualFold(r.UUID, uuid))
+}
+
+// Was reports whether the VM had an address before.
+func (r *Record) Was(address schemas.Address) bool { return slices.Contains(r.Former, address) }
+
+// Machine is the VM that the record stands for, with a spec that is the record's or is to become it.
+func (r *Record) Machine(spec *kubevirtv1.VirtualMachineInstanceSpec, host Host) Machine {
+	host.Assignment = r.Assignment
+	return Machine{Address: r.Made(), Name: r.Domain, UUID: r.UUID, Spec: spec, Host: host, Volumes: r.Volumes, Kept: r.Kept}
 }
 
 // volumeXML is how a Volume is read; write writes it.
@@ -90,7 +133,8 @@ func (r *Record) marshal(name, namespace string) (string, error) {
 func (r *Record) write(w *xmlWriter, name, namespace string) error {
 	w.start(name, "xmlns:"+MetadataPrefix, namespace, "address", r.Address.String(), "fleet", r.Fleet, "revision", r.Revision,
 		"source", r.Source, "hash", r.Hash, "ran", strconv.FormatBool(r.Ran), "stop", r.Stop,
-		"pending", number(r.Pending), "native", strings.Join(r.Native, " "), "retired", number(r.Retired))
+		"pending", number(r.Pending), "native", strings.Join(r.Native, " "), "retired", number(r.Retired),
+		"origin", text(r.Origin), "former", addresses(r.Former), "domain", r.Domain, "uuid", r.UUID)
 	for i := range r.Volumes {
 		volume := &r.Volumes[i]
 		w.leaf("volume", "name", volume.Name, "kind", volume.Kind, "path", volume.Path, "block", flag(volume.Block), "format", volume.Format,
@@ -104,9 +148,43 @@ func (r *Record) write(w *xmlWriter, name, namespace string) error {
 		}
 		w.text("assignment", string(assignment))
 	}
+	if r.Kept != nil {
+		kept, err := r.Kept.encode()
+		if err != nil {
+			return fmt.Errorf("writing the record of %s: %w", r.Address, err)
+		}
+		w.text("kept", kept)
+	}
 	w.text("spec", string(r.Spec))
 	w.end(name)
 	return nil
+}
+
+// text is an address as an attribute; the zero address is none.
+func text(address schemas.Address) string {
+	if address.IsZero() {
+		return ""
+	}
+	return address.String()
+}
+
+func addresses(list []schemas.Address) string {
+	out := make([]string, len(list))
+	for i, address := range list {
+		out[i] = address.String()
+	}
+	return strings.Join(out, " ")
+}
+
+func parseAddresses(text string) (list []schemas.Address, err error) {
+	for _, field := range strings.Fields(text) {
+		address, err := schemas.ParseAddress(field)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, address)
+	}
+	return list, nil
 }
 
 // flag is an attribute that is there when it is true.
@@ -155,44 +233,55 @@ func ParseRecord(domain string) (*Record, error) {
 	}
 }
 
+// attribute takes over one attribute of the record's element.
+func (r *Record) attribute(name, value string) (err error) {
+	switch name {
+	case "address":
+		r.Address, err = schemas.ParseAddress(value)
+	case "origin":
+		r.Origin, err = schemas.ParseAddress(value)
+	case "former":
+		r.Former, err = parseAddresses(value)
+	case "domain":
+		r.Domain = value
+	case "uuid":
+		r.UUID = value
+	case "fleet":
+		r.Fleet = value
+	case "revision":
+		r.Revision = value
+	case "source":
+		r.Source = value
+	case "hash":
+		r.Hash = value
+	case "ran":
+		r.Ran, err = strconv.ParseBool(value)
+	case "stop":
+		r.Stop = value
+	case "pending":
+		r.Pending, err = strconv.ParseInt(value, 10, 64)
+	case "native":
+		r.Native = strings.Fields(value)
+	case "retired":
+		r.Retired, err = strconv.ParseInt(value, 10, 64)
+	}
+	if err != nil {
+		return fmt.Errorf("reading gitvirt's record: %s: %w", name, err)
+	}
+	return nil
+}
+
 func readRecord(decoder *xml.Decoder, start xml.StartElement) (*Record, error) {
 	record := &Record{}
-	var err error
 	for _, attribute := range start.Attr {
-		switch attribute.Name.Local {
-		case "address":
-			if record.Address, err = schemas.ParseAddress(attribute.Value); err != nil {
-				return nil, fmt.Errorf("reading gitvirt's record: %w", err)
-			}
-		case "fleet":
-			record.Fleet = attribute.Value
-		case "revision":
-			record.Revision = attribute.Value
-		case "source":
-			record.Source = attribute.Value
-		case "hash":
-			record.Hash = attribute.Value
-		case "ran":
-			if record.Ran, err = strconv.ParseBool(attribute.Value); err != nil {
-				return nil, fmt.Errorf("reading gitvirt's record: ran: %w", err)
-			}
-		case "stop":
-			record.Stop = attribute.Value
-		case "pending":
-			if record.Pending, err = strconv.ParseInt(attribute.Value, 10, 64); err != nil {
-				return nil, fmt.Errorf("reading gitvirt's record: pending: %w", err)
-			}
-		case "native":
-			record.Native = strings.Fields(attribute.Value)
-		case "retired":
-			if record.Retired, err = strconv.ParseInt(attribute.Value, 10, 64); err != nil {
-				return nil, fmt.Errorf("reading gitvirt's record: retired: %w", err)
-			}
+		if err := record.attribute(attribute.Name.Local, attribute.Value); err != nil {
+			return nil, err
 		}
 	}
 	var body struct {
 		Volumes    []volumeXML `xml:"volume"`
 		Assignment string      `xml:"assignment"`
+		Kept       string      `xml:"kept"`
 		Spec       string      `xml:"spec"`
 	}
 	if err := decoder.DecodeElement(&body, &start); err != nil {
@@ -207,6 +296,12 @@ func readRecord(decoder *xml.Decoder, start xml.StartElement) (*Record, error) {
 	if body.Assignment != "" {
 		if err := json.Unmarshal([]byte(body.Assignment), &record.Assignment); err != nil {
 			return nil, fmt.Errorf("reading gitvirt's record: assignment: %w", err)
+		}
+	}
+	if body.Kept != "" {
+		record.Kept = &Kept{}
+		if err := json.Unmarshal([]byte(body.Kept), record.Kept); err != nil {
+			return nil, fmt.Errorf("reading gitvirt's record: kept: %w", err)
 		}
 	}
 	record.Spec = []byte(body.Spec)

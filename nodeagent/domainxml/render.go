@@ -5,6 +5,7 @@
 package domainxml
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -105,18 +106,26 @@ func GraceSeconds(spec *kubevirtv1.VirtualMachineInstanceSpec) int64 {
 
 // Machine is a VM on a host.
 type Machine struct {
+	// Address is the one that the domain was made under: see Record.Made.
 	Address schemas.Address
-	Spec    *kubevirtv1.VirtualMachineInstanceSpec
-	Host    Host
+	// Name and UUID are the domain's, where they do not derive from Address.
+	Name, UUID string
+	Spec       *kubevirtv1.VirtualMachineInstanceSpec
+	Host       Host
 	// Volumes has one entry for each volume of the manifest.
 	Volumes []Volume
 	// Record is what the domain carries about itself in its metadata; nil for nothing.
 	Record *Record
+	// Kept is what the domain was before it was adopted; nil for one that gitvirt made.
+	Kept *Kept
 }
 
 // Render returns the domain XML document of a VM. The same machine always gives the same document. An error means that
 // the manifest asks for what no domain can hold, or that something of the host is missing that it needs.
 func Render(m Machine) (string, error) {
+	if m.Kept != nil {
+		return m.renderKept()
+	}
 	r, err := newRenderer(m)
 	if err != nil {
 		return "", err
@@ -134,7 +143,7 @@ func newRenderer(m Machine) (*renderer, error) {
 		return nil, fmt.Errorf("rendering %s: %w", m.Address, err)
 	}
 	return &renderer{
-		address: m.Address, spec: m.Spec, host: m.Host, volumes: m.Volumes,
+		address: m.Address, name: cmp.Or(m.Name, DomainName(m.Address)), uuid: cmp.Or(m.UUID, uuidOf(m.Address, m.Spec)), spec: m.Spec, host: m.Host, volumes: m.Volumes,
 		arch: arch, virtio: arch.virtioModel(m.Spec), topology: topologyOf(m.Spec), memory: memoryOf(m.Spec),
 	}, nil
 }
@@ -153,6 +162,8 @@ func sizeHint(m Machine) int {
 type renderer struct {
 	xmlWriter
 	address schemas.Address
+	name    string
+	uuid    string
 	spec    *kubevirtv1.VirtualMachineInstanceSpec
 	host    Host
 	volumes []Volume
@@ -182,8 +193,8 @@ func (r *renderer) domain(record *Record) error {
 		namespace = qemuNamespace
 	}
 	r.start("domain", "type", r.host.DomainType, "xmlns:qemu", namespace)
-	r.text("name", DomainName(r.address))
-	r.text("uuid", uuidOf(r.address, r.spec))
+	r.text("name", r.name)
+	r.text("uuid", r.uuid)
 	if record != nil {
 		r.start("metadata")
 		if err := record.write(&r.xmlWriter, MetadataPrefix+":vm", MetadataURI); err != nil {

@@ -42,6 +42,15 @@ func (b *treeBuilder) text(text string) { b.top().text = strings.TrimSpace(text)
 // tree is what Render writes for a machine, without the record. It leaves out what Render checks of values: what a domain
 // was defined with has passed it.
 func (m Machine) tree() (*node, error) {
+	rendered, err := m.rendered()
+	if err != nil || m.Kept == nil {
+		return rendered, err
+	}
+	return m.keep(rendered)
+}
+
+// rendered is the tree of what the manifest alone makes of a machine.
+func (m Machine) rendered() (*node, error) {
 	m.Record = nil
 	root := &node{}
 	r, err := newRenderer(m)

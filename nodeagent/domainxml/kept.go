@@ -1,0 +1,456 @@
+package domainxml
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// Kept is what an adopted domain was before. What it holds and no manifest says stays in every later definition: that
+// is the old definition with what the manifest has changed since (Machine.keep).
+type Kept struct {
+	// Definition is the domain's XML as libvirt had it, without gitvirt's record.
+	Definition string `json:"definition"`
+	// Spec is the record of the manifest that describes Definition, Volumes are its disks.
+	Spec    json.RawMessage `json:"spec"`
+	Volumes []Volume        `json:"volumes,omitempty"`
+	// Targets has for each disk of Spec the name that it has in Definition: "hdc".
+	Targets []string `json:"targets,omitempty"`
+}
+
+func (k *Kept) encode() (string, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false) // XML has its own
+	if err := encoder.Encode(k); err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// Volume returns an adopted disk by the path that a manifest names; nil when the domain had none there.
+func (k *Kept) Volume(kind, path string) *Volume {
+	if k == nil || path == "" {
+		return nil
+	}
+	for i := range k.Volumes {
+		if k.Volumes[i].Kind == kind && k.Volumes[i].Path == path {
+			return &k.Volumes[i]
+		}
+	}
+	return nil
+}
+
+// raw parses a document with its prefixes as they are written, and everything in it.
+func raw(document string) (*node, error) { return parser{own: true}.parse(document) }
+
+// renderKept is Render for an adopted domain.
+func (m Machine) renderKept() (string, error) {
+	tree, err := m.tree()
+	if err != nil {
+		return "", fmt.Errorf("rendering %s: %w", m.Address, err)
+	}
+	hidePasswords(tree)
+	if m.Record != nil {
+		text, err := m.Record.XML()
+		if err != nil {
+			return "", err
+		}
+		record, err := raw("<domain>" + text + "</domain>")
+		if err != nil {
+			return "", fmt.Errorf("rendering %s: %w", m.Address, err)
+		}
+		metadata := tree.child("metadata")
+		if metadata == nil {
+			metadata = &node{name: "metadata"}
+			tree.children = append(tree.children, metadata)
+		}
+		metadata.children = append(metadata.children, record.children...)
+	}
+	var out strings.Builder
+	tree.writeRaw(&out)
+	return out.String(), nil
+}
+
+// writeRaw writes a tree that was parsed without namespaces, prefixes as they were.
+func (n *node) writeRaw(out *strings.Builder) {
+	name := prefixed(n.space, n.name)
+	out.WriteString("<" + name)
+	for i := range n.attrs {
+		writeAttribute(out, prefixed(n.attrs[i].Name.Space, n.attrs[i].Name.Local), n.attrs[i].Value)
+	}
+	if n.text == "" && len(n.children) == 0 {
+		out.WriteString("/>")
+		return
+	}
+	out.WriteByte('>')
+	_ = xml.EscapeText(out, []byte(n.text)) // a strings.Builder takes everything
+	for _, child := range n.children {
+		child.writeRaw(out)
+	}
+	out.WriteString("</" + name + ">")
+}
+
+func prefixed(space, name string) string {
+	if space == "" {
+		return name
+	}
+	return space + ":" + name
+}
+
+// keep returns the definition that an adopted domain has with this manifest: what it was, with what the manifest says
+// otherwise than the one that describes what it was. It changes rendered, which is what the manifest alone makes.
+func (m Machine) keep(rendered *node) (*node, error) {
+	have, err := raw(m.Kept.Definition)
+	if err != nil {
+		return nil, fmt.Errorf("reading what the domain was: %w", err)
+	}
+	base, err := m.described()
+	if err != nil {
+		return nil, err
+	}
+	before, after := have.child("memory"), rendered.child("memory")
+	if current := have.child("currentMemory"); current != nil && before != nil && kib(current.text, current.get("unit")) == kib(before.text, before.get("unit")) {
+		have.removeChild(current) // libvirt writes it into every definition
+	}
+	if was := base.child("memory"); was != nil && after != nil && !same(was, after) {
+		if err := resizeCell(have, after); err != nil {
+			return nil, err
+		}
+	}
+	k := keeper{targets: m.Kept.Targets, have: have}
+	k.element(have, base, rendered, false)
+	k.complete(rendered)
+	return have, nil
+}
+
+// described is what the manifest makes that describes the domain as it was.
+func (m Machine) described() (*node, error) {
+	object, _, err := schemas.ParseRecord(m.Kept.Spec, true)
+	if err != nil {
+		return nil, fmt.Errorf("reading what the domain was: %w", err)
+	}
+	host := m.Host
+	host.Assignment = Assignment{}
+	return Machine{Address: m.Address, Name: m.Name, UUID: m.UUID, Spec: &object.Spec.Template.Spec, Host: host, Volumes: m.Kept.Volumes}.rendered()
+}
+
+// resizeCell gives a domain with one NUMA cell its new memory where libvirt takes it from.
+func resizeCell(have, memory *node) error {
+	numa := have.child("cpu").child("numa")
+	if numa == nil || len(numa.children) == 0 {
+		return nil
+	}
+	if len(numa.children) > 1 {
+		return fmt.Errorf("memory: the domain has %d NUMA cells, which the manifest cannot express and which hold its memory; change it with virsh edit", len(numa.children))
+	}
+	numa.children[0].put(xml.Name{Local: "memory"}, memory.text)
+	numa.children[0].put(xml.Name{Local: "unit"}, memory.get("unit"))
+	return nil
+}
+
+// hidePasswords closes screens that had a password. libvirt tells only that there was one, and it would take the stars that it shows in
+// its place for the password; an empty one lets nobody in.
+func hidePasswords(have *node) {
+	devices := have.child("devices")
+	if devices == nil {
+		return
+	}
+	for _, device := range devices.children {
+		if device.name == "graphics" && hiddenPassword(device) {
+			device.put(xml.Name{Local: "passwd"}, "")
+		}
+	}
+}
+
+func hiddenPassword(graphics *node) bool {
+	password := graphics.get("passwd")
+	return password != "" && strings.Trim(password, "*") == ""
+}
+
+// keeper puts what differs between two renderings into a definition.
+type keeper struct {
+	targets []string
+	have    *node
+	// scsi says that a SCSI disk was added.
+	scsi bool
+}
+
+// element brings one element of the definition from what base says to what want says.
+func (k *keeper) element(have, base, want *node, devices bool) {
+	if want.text != base.text {
+		have.text = want.text
+		for _, attribute := range want.attrs { // a number means nothing without its unit
+			have.put(attribute.Name, attribute.Value)
+		}
+	}
+	for _, attribute := range want.attrs {
+		if was, ok := base.attribute(attribute.Name); !ok || was != attribute.Value {
+			have.put(attribute.Name, attribute.Value)
+		}
+	}
+	for _, attribute := range base.attrs {
+		if _, ok := want.attribute(attribute.Name); !ok {
+			have.remove(attribute.Name)
+		}
+	}
+	if devices {
+		k.devices(have, base, want)
+		return
+	}
+	for _, tree := range []*node{have, base, want} {
+		tree.labelChildren(false)
+	}
+	had := byLabel(have)
+	was := byLabel(base)
+	wanted := byLabel(want)
+	for _, child := range want.children {
+		before, partner := was[child.label], had[child.label]
+		switch {
+		case before != nil && same(before, child):
+		case before == nil && partner != nil:
+			k.element(partner, &node{name: child.name}, child, false)
+		case partner == nil:
+			have.children = append(have.children, child)
+		default:
+			k.element(partner, before, child, have == k.have && child.name == "devices")
+		}
+	}
+	for _, child := range base.children {
+		if partner := had[child.label]; partner != nil && wanted[child.label] == nil {
+			have.removeChild(partner)
+		}
+	}
+}
+
+// devices does the same for the devices, which are told apart by the names that they have in the manifest.
+func (k *keeper) devices(have, base, want *node) {
+	partners := k.partners(have, base)
+	was := make(map[string]*node, len(base.children))
+	base.labelChildren(true)
+	want.labelChildren(true)
+	for _, device := range base.children {
+		was[deviceName(device)] = device
+	}
+	wanted := make(map[string]bool, len(want.children))
+	for _, device := range want.children {
+		wanted[deviceName(device)] = true
+	}
+	// What goes makes room for what comes.
+	for _, device := range base.children {
+		if partner := partners[device]; partner != nil && !wanted[deviceName(device)] {
+			have.removeChild(partner)
+		}
+	}
+	for _, device := range want.children {
+		before := was[deviceName(device)]
+		partner := partners[before]
+		switch {
+		case before != nil && same(withTarget(before, ""), withTarget(device, "")):
+		case device.name == "controller":
+			if !have.hasController(device.get("type")) {
+				have.children = append(have.children, device)
+			}
+		case before == nil || partner == nil:
+			k.add(have, device)
+		default:
+			k.change(have, partner, before, device)
+		}
+	}
+}
+
+// partners finds for each device of base the one of the definition that it describes. Devices that a definition has at most one of are
+// described by any of their kind.
+func (k *keeper) partners(have, base *node) map[*node]*node {
+	have.labelChildren(true)
+	base.labelChildren(true)
+	had := byLabel(have)
+	out := make(map[*node]*node, len(base.children))
+	disks := 0
+	for _, device := range base.children {
+		label := device.label
+		if device.name == "disk" {
+			if disks < len(k.targets) {
+				label = "disk[" + k.targets[disks] + "]"
+			}
+			disks++
+		}
+		if partner := had[label]; partner != nil {
+			out[device] = partner
+		}
+	}
+	return out
+}
+
+// single are the devices that a definition has at most one of.
+var single = map[string]bool{"watchdog": true, "tpm": true, "memballoon": true, "vsock": true, "emulator": true}
+
+// add gives the definition a device that the manifest has added.
+func (k *keeper) add(have, device *node) {
+	if single[device.name] {
+		have.children = slices.DeleteFunc(have.children, func(other *node) bool { return other.name == device.name })
+	}
+	if device.name == "disk" {
+		target := device.child("target")
+		device = withTarget(device, freeTarget(have, prefixOf(target.get("dev"))))
+		if target.get("bus") == "scsi" {
+			k.scsi = true
+			device.removeChild(device.child("address")) // libvirt knows what is free
+		}
+	}
+	have.children = append(have.children, device)
+}
+
+// change changes a device of the definition.
+func (k *keeper) change(have, partner, before, device *node) {
+	if device.name == "disk" {
+		was, now := before.child("target"), device.child("target")
+		dev := partner.child("target").get("dev")
+		if prefixOf(was.get("dev")) != prefixOf(now.get("dev")) {
+			dev = freeTarget(have, prefixOf(now.get("dev")))
+		}
+		if was.get("bus") != now.get("bus") {
+			partner.removeChild(partner.child("address")) // it is one of the other bus
+			k.scsi = k.scsi || now.get("bus") == "scsi"
+		}
+		// The name in the definition stays, whatever the place in the manifest.
+		before, device = withTarget(before, ""), withTarget(device, "")
+		k.element(partner, before, device, false)
+		partner.child("target").put(xml.Name{Local: "dev"}, dev)
+		return
+	}
+	k.element(partner, before, device, false)
+}
+
+// complete adds what libvirt wants together with what was changed.
+func (k *keeper) complete(want *node) {
+	have := k.have
+	devices := have.child("devices")
+	if devices != nil && k.scsi && !devices.hasController("scsi") {
+		for _, device := range want.child("devices").children {
+			if device.name == "controller" && device.get("type") == "scsi" {
+				devices.children = append(devices.children, device)
+			}
+		}
+	}
+	if system := have.child("os"); system != nil && devices != nil {
+		ordered := slices.ContainsFunc(devices.children, func(device *node) bool { return device.child("boot") != nil })
+		if ordered { // libvirt takes either of the two
+			system.children = slices.DeleteFunc(system.children, func(child *node) bool { return child.name == "boot" })
+		}
+		if have.child("sysinfo").get("type") == "smbios" && system.child("smbios") == nil {
+			system.children = append(system.children, &node{name: "smbios", attrs: []xml.Attr{{Name: xml.Name{Local: "mode"}, Value: "sysinfo"}}})
+		}
+	}
+}
+
+func byLabel(n *node) map[string]*node {
+	out := make(map[string]*node, len(n.children))
+	for _, child := range n.children {
+		out[child.label] = child
+	}
+	return out
+}
+
+// deviceName tells the devices of a rendering apart: by their alias, which is made of the name in the manifest.
+func deviceName(device *node) string {
+	if alias := device.child("alias").get("name"); alias != "" {
+		return device.name + " " + alias
+	}
+	return device.label
+}
+
+// withTarget returns a disk with another name of its target; other devices stay as they are.
+func withTarget(device *node, dev string) *node {
+	if device.name != "disk" {
+		return device
+	}
+	out := *device
+	out.children = slices.Clone(device.children)
+	for i, child := range out.children {
+		switch {
+		case child.name == "target":
+			target := *child
+			target.attrs = slices.Clone(child.attrs)
+			target.put(xml.Name{Local: "dev"}, dev)
+			out.children[i] = &target
+		case child.name == "address" && dev == "" && child.get("type") == "drive":
+			// The place in the row of a SCSI disk follows from its place in the manifest.
+			out.children[i] = &node{name: "address", attrs: []xml.Attr{{Name: xml.Name{Local: "type"}, Value: "drive"}}}
+		}
+	}
+	return &out
+}
+
+// prefixOf is "vd" of "vdb".
+func prefixOf(target string) string { return target[:min(2, len(target))] }
+
+// freeTarget returns the first name with a prefix that no disk of the definition has.
+func freeTarget(have *node, prefix string) string {
+	taken := map[string]bool{}
+	for _, device := range have.children {
+		if device.name == "disk" {
+			taken[device.child("target").get("dev")] = true
+		}
+	}
+	for place := 0; ; place++ {
+		if name := targetName(prefix, place); !taken[name] {
+			return name
+		}
+	}
+}
+
+func (n *node) hasController(kind string) bool {
+	return slices.ContainsFunc(n.children, func(device *node) bool { return device.name == "controller" && device.get("type") == kind })
+}
+
+// same reports whether two elements say the same, word for word.
+func same(a, b *node) bool {
+	if a.name != b.name || a.space != b.space || a.text != b.text || len(a.attrs) != len(b.attrs) || len(a.children) != len(b.children) {
+		return false
+	}
+	for i := range a.attrs {
+		if a.attrs[i] != b.attrs[i] {
+			return false
+		}
+	}
+	for i := range a.children {
+		if !same(a.children[i], b.children[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *node) attribute(name xml.Name) (string, bool) {
+	for i := range n.attrs {
+		if n.attrs[i].Name == name {
+			return n.attrs[i].Value, true
+		}
+	}
+	return "", false
+}
+
+// put sets an attribute by its full name.
+func (n *node) put(name xml.Name, value string) {
+	for i := range n.attrs {
+		if n.attrs[i].Name == name {
+			n.attrs[i].Value = value
+			return
+		}
+	}
+	n.attrs = append(n.attrs, xml.Attr{Name: name, Value: value})
+}
+
+func (n *node) remove(name xml.Name) {
+	n.attrs = slices.DeleteFunc(n.attrs, func(a xml.Attr) bool { return a.Name == name })
+}
+
+func (n *node) removeChild(child *node) {
+	n.children = slices.DeleteFunc(n.children, func(other *node) bool { return other == child })
+}
