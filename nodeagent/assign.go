@@ -68,7 +68,7 @@ func (s *hostShare) settle(name string) {
 // giveUp removes what was made on the host for a VM and neither its definition nor its guest has any more, be it that an
 // earlier step could not.
 func (e *execution) giveUp() error {
-	return e.agent.hosts.devices.Release(e.address.String(), devicesOf(e.now))
+	return e.agent.hosts.devices.Release(e.made.String(), devicesOf(e.now))
 }
 
 // devicesOf returns what a VM has, by its definition and in its guest.
@@ -88,17 +88,17 @@ func devicesOf(now *seen) (devices []domainxml.HostDevice) {
 func (a *Agent) sweepDevices(ctx context.Context) error {
 	all, _ := a.view.all()
 	for _, now := range all {
-		if now.record == nil || len(a.hosts.devices.Left(now.record.Address.String(), devicesOf(now))) == 0 {
+		if now.record == nil || len(a.hosts.devices.Left(now.record.Made().String(), devicesOf(now))) == 0 {
 			continue
 		}
-		name := domainxml.DomainName(now.record.Address)
+		name := now.record.DomainName()
 		unlock, idle := a.locks.try(name)
 		if !idle {
 			continue // the step does it
 		}
 		now, err := a.refresh(ctx, name)
 		if err == nil && now != nil && now.record != nil {
-			err = a.hosts.devices.Release(now.record.Address.String(), devicesOf(now))
+			err = a.hosts.devices.Release(now.record.Made().String(), devicesOf(now))
 		}
 		unlock()
 		if err != nil {
@@ -201,7 +201,7 @@ func (e *execution) tryToChoose(wants []hostdevices.Want, had domainxml.Assignme
 			placements = append(placements, other.CPUs)
 		}
 	}
-	if out.Devices, err = hosts.devices.Choose(e.address.String(), wants, had.Devices, devices); err != nil || !dedicated(spec) {
+	if out.Devices, err = hosts.devices.Choose(e.made.String(), wants, had.Devices, devices); err != nil || !dedicated(spec) {
 		return out, err
 	}
 	host, err := cpus.Read(hosts.root, hosts.reservedCPUs)
@@ -226,7 +226,7 @@ func (a *Agent) readHolders(ctx context.Context, except string) (busy string, er
 	for _, now := range all {
 		for _, record := range []*domainxml.Record{now.record, now.running} {
 			if record != nil && (record.Assignment.CPUs != nil || len(record.Assignment.Devices) > 0) {
-				holders[domainxml.DomainName(record.Address)] = true
+				holders[record.DomainName()] = true
 			}
 		}
 	}
@@ -263,7 +263,7 @@ func (a *Agent) others(name string) (assignments []domainxml.Assignment, err err
 			}
 		}
 		for _, record := range []*domainxml.Record{record, now.running} {
-			if record != nil && domainxml.DomainName(record.Address) != name {
+			if record != nil && record.DomainName() != name {
 				assignments = append(assignments, record.Assignment)
 			}
 		}

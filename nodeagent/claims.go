@@ -137,7 +137,7 @@ func (v *volumes) ephemeral(ctx context.Context, m *machine, source kubevirtv1.V
 		return err
 	}
 	volume.Backing, volume.BackingFormat, volume.Capacity = disk.Path, string(disk.Format), disk.CapacityBytes
-	volume.Path, err = v.store.OverlayPath(m.address, layout.OverlayName(source.Name, layout.ClaimDigest(m.claim(source.Name))))
+	volume.Path, err = v.store.OverlayPath(m.made, layout.OverlayName(source.Name, layout.ClaimDigest(m.claim(source.Name))))
 	return err
 }
 

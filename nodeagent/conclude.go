@@ -63,7 +63,7 @@ func (a *Agent) conclude(record, started *domainxml.Record, domain hypervisor.Do
 // definitionDigest changes with everything that decides about drift. What the record notes since it was written (that the
 // guest ran, why it stopped) does not.
 func definitionDigest(record *domainxml.Record, config string) [sha256.Size]byte {
-	applied, err := json.Marshal([]any{record.Address, record.Volumes, record.Assignment})
+	applied, err := json.Marshal([]any{record.Made(), record.Domain, record.UUID, record.Volumes, record.Assignment, record.Kept})
 	if err != nil {
 		applied = []byte(err.Error()) // they always have a JSON form
 	}
@@ -83,11 +83,9 @@ func (a *Agent) inspect(record *domainxml.Record, document string, compare compa
 	if err != nil {
 		return nil, a.reader.Unread(document), fmt.Errorf("reading the record: %w", err)
 	}
-	host := a.host(record.Address, &object.Spec.Template.Spec)
-	host.Assignment = record.Assignment
-	machine := domainxml.Machine{
-		Address: record.Address, Spec: &object.Spec.Template.Spec, Host: host, Volumes: record.Volumes, Record: record,
-	}
+	spec := &object.Spec.Template.Spec
+	machine := record.Machine(spec, a.host(record.Made(), spec))
+	machine.Record = record
 	differences, unread, err := compare(a.reader, machine, document)
 	if err != nil {
 		return nil, unread, err

@@ -13,7 +13,6 @@ import (
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
-	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -142,7 +141,7 @@ func (a *Agent) sweepCredentials(ctx context.Context) error {
 	for _, path := range found {
 		dir, name := filepath.Split(filepath.Dir(path))
 		address := schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: filepath.Base(dir), Name: name}
-		domain := domainxml.DomainName(address)
+		domain := a.view.madeAs(address)
 		unlock, idle := a.locks.try(domain)
 		if !idle {
 			continue

@@ -31,7 +31,7 @@ func (a *Agent) Disks(ctx context.Context) ([]*api.DataDisk, error) {
 // owned.
 func (a *Agent) owned(disk disks.Disk) bool {
 	if disk.Kind != disks.KindClaim {
-		return a.view.blind() || a.view.get(domainxml.DomainName(disk.Address)) != nil
+		return a.view.blind() || a.view.get(a.view.madeAs(disk.Address)) != nil
 	}
 	domains, known := a.view.all()
 	if !known {
@@ -57,7 +57,7 @@ func (a *Agent) owned(disk disks.Disk) bool {
 
 // reserve keeps a step from using a disk that is about to be deleted: its VM may not exist yet.
 func (a *Agent) reserve(disk disks.Disk, held map[string]func()) error {
-	take, owner := a.locks.try, domainxml.DomainName(disk.Address)
+	take, owner := a.locks.try, a.view.madeAs(disk.Address)
 	if disk.Kind == disks.KindClaim {
 		take, owner = a.volumes.reserved.remove, disk.ID
 	}

@@ -30,7 +30,9 @@ type execution struct {
 	request  *api.ExecuteRequest
 	progress func(string)
 	address  schemas.Address
-	name     string
+	// name is the domain's. made is the address that it was made under: what belongs to it on the host is named after that.
+	name string
+	made schemas.Address
 	// now is the domain as it was last read; nil when it does not exist.
 	now *seen
 	// machine is the wanted VM, nil for a destroy.
@@ -49,7 +51,7 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 	if err := checkNames(e.address); err != nil {
 		return "", err
 	}
-	e.name = domainxml.DomainName(e.address)
+	e.name = cmp.Or(request.GetAdopt(), request.GetDomain(), a.view.nameOf(e.address))
 	if !request.GetDestroy() && !request.GetRetire() {
 		if e.machine, err = readMachine(e.address, request.GetVm()); err != nil {
 			return "", err
@@ -99,10 +101,13 @@ func (e *execution) fingerprint() string {
 	if e.now == nil {
 		return ""
 	}
-	if message, ok := e.now.message.(*api.Domain); ok {
+	switch message := e.now.message.(type) {
+	case *api.Domain:
+		return message.GetFingerprint()
+	case *api.Foreign:
 		return message.GetFingerprint()
 	}
-	return "foreign"
+	return ""
 }
 
 // defined reports whether libvirt has the domain.
@@ -115,13 +120,21 @@ func (e *execution) check(ctx context.Context) error {
 	if err := e.read(ctx); err != nil {
 		return err
 	}
-	switch {
-	case e.now != nil && e.now.record == nil:
-		return fmt.Errorf("%w: domain %s exists and carries no record of gitvirt", ErrInvalid, e.name)
-	case e.now != nil && e.now.record.Address != e.address:
-		return fmt.Errorf("%w: domain %s belongs to %s", ErrInvalid, e.name, e.now.record.Address)
-	case e.fingerprint() != e.request.GetPrecondition():
+	if err := e.owns(); err != nil {
+		return err
+	}
+	if e.fingerprint() != e.request.GetPrecondition() {
 		return fmt.Errorf("%w: domain %s", ErrStale, e.name)
+	}
+	e.made = e.address
+	if e.now != nil && e.now.record != nil {
+		e.made = e.now.record.Made()
+	}
+	if e.machine != nil {
+		e.machine.made = e.made
+		if e.now != nil && e.now.record != nil {
+			e.machine.kept = e.now.record.Kept
+		}
 	}
 	return nil
 }
@@ -132,6 +145,9 @@ func (e *execution) run(ctx context.Context) error {
 		return e.destroy(ctx)
 	case e.request.GetRetire():
 		return e.retire(ctx)
+	}
+	if e.request.GetAdopt() != "" {
+		return e.adopt(ctx)
 	}
 	power := e.request.GetPower()
 	if e.request.GetDefine() {
@@ -171,7 +187,7 @@ func (e *execution) define(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	record := e.machine.record(volumes)
+	record := e.machine.record(volumes, before)
 	record.Assignment = assignment
 	if before != nil && e.request.GetPower() != "cycle" {
 		record.Ran, record.Stop = before.Ran, before.Stop
@@ -189,7 +205,7 @@ func (e *execution) define(ctx context.Context) error {
 	if err := e.write(ctx, record, definition); err != nil {
 		return err
 	}
-	if err := e.agent.secrets.put(e.address, credentialsOf(e.machine)); err != nil {
+	if err := e.agent.secrets.put(e.made, credentialsOf(e.machine)); err != nil {
 		return err
 	}
 	if err := e.refresh(ctx, volumes); err != nil {
@@ -219,11 +235,9 @@ func (e *execution) undefine(ctx context.Context, before *domainxml.Record) erro
 
 // render returns the definition that a record stands for.
 func (e *execution) render(record *domainxml.Record) (string, error) {
-	host := e.agent.host(e.address, e.machine.spec())
-	host.Assignment = record.Assignment
-	definition, err := domainxml.Render(domainxml.Machine{
-		Address: e.address, Spec: e.machine.spec(), Host: host, Volumes: record.Volumes, Record: record,
-	})
+	machine := record.Machine(e.machine.spec(), e.agent.host(e.made, e.machine.spec()))
+	machine.Record = record
+	definition, err := domainxml.Render(machine)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
@@ -300,7 +314,7 @@ func (e *execution) start(ctx context.Context) error {
 		}
 	}
 	// Also when nothing is defined: a step that was interrupted may have come no further than the definition.
-	if err := e.agent.secrets.put(e.address, credentialsOf(e.machine)); err != nil {
+	if err := e.agent.secrets.put(e.made, credentialsOf(e.machine)); err != nil {
 		return err
 	}
 	e.progress("starting " + e.name)
@@ -412,14 +426,14 @@ func (e *execution) destroy(ctx context.Context) error {
 	if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
 		return fmt.Errorf("undefining %s: %w", e.name, err)
 	}
-	if err := e.agent.hosts.devices.Release(e.address.String(), nil); err != nil {
+	if err := e.agent.hosts.devices.Release(e.made.String(), nil); err != nil {
 		return err
 	}
-	if err := e.agent.secrets.remove(e.address); err != nil {
+	if err := e.agent.secrets.remove(e.made); err != nil {
 		return err
 	}
 	if err := e.agent.records.remove(record); err != nil {
 		return err
 	}
-	return e.agent.volumes.remove(e.address)
+	return e.agent.volumes.remove(e.made)
 }

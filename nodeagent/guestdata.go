@@ -30,7 +30,7 @@ func (m *machine) guestMachine() guestfiles.Machine {
 	for reference, content := range m.wire.GetContents() {
 		contents[reference] = content.GetValues()
 	}
-	return guestfiles.Machine{Address: m.address, Object: m.object, Contents: contents, Definition: m.definition}
+	return guestfiles.Machine{Address: m.address, Made: m.made, Object: m.object, Contents: contents, Definition: m.definition}
 }
 
 // volumeContent is what a volume that is made of files holds: files, or the content of an ACPI table.
@@ -82,7 +82,7 @@ func (v *volumes) writeContent(ctx context.Context, m *machine, source kubevirtv
 	if err != nil {
 		return err
 	}
-	if err := v.store.MakeVolatile(m.address, source.Name); err != nil {
+	if err := v.store.MakeVolatile(m.made, source.Name); err != nil {
 		return err
 	}
 	switch out.use {

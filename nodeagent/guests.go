@@ -93,7 +93,7 @@ func (a *Agent) attend(ctx context.Context, attended map[string]*attendant, name
 	}
 	at := &attendant{agent: a, name: name, run: run, spec: &object.Spec.Template.Spec}
 	attended[name] = at
-	at.start(ctx, now.running.Address)
+	at.start(ctx, now.running.Made())
 }
 
 // runOf names the run of a guest that has something to be looked after; "" for all others. A paused guest can answer

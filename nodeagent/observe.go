@@ -85,8 +85,8 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 			now.running = running
 		}
 		return a.damaged(now, err)
-	case domain.Name != domainxml.DomainName(record.Address):
-		// A copy or a renamed domain (virt-clone, domrename) carries the record of another one: nobody touches it.
+	case !record.IsFor(domain.Name, domain.UUID):
+		// A copy or a domain that was renamed by hand (virt-clone, domrename) carries the record of another one: nobody touches it.
 		now.message = foreignMessage(domain, definition)
 		return now
 	}
@@ -103,7 +103,7 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		Address: record.Address.String(), Name: domain.Name, Uuid: domain.UUID, Fleet: record.Fleet,
 		Revision: record.Revision, Source: record.Source, State: stateName(domain.State), Stop: stopReason(domain, record),
 		Ran: record.Ran, Transient: domain.Config == "", Hash: record.Hash, Record: record.Spec,
-		Fingerprint: fingerprint(now, domain.Config), RetiredSinceUnix: record.Retired,
+		Fingerprint: fingerprint(now, domain.Config), Former: formerNames(record), RetiredSinceUnix: record.Retired,
 	}
 	if now.running != nil {
 		message.RunningHash = now.running.Hash
@@ -153,9 +153,9 @@ func (a *Agent) damaged(now *seen, err error) *seen {
 func missing(record *domainxml.Record) *seen {
 	now := &seen{record: record}
 	message := &api.Domain{
-		Address: record.Address.String(), Name: domainxml.DomainName(record.Address), Fleet: record.Fleet,
+		Address: record.Address.String(), Name: record.DomainName(), Fleet: record.Fleet,
 		Revision: record.Revision, Source: record.Source, State: stateMissing, Hash: record.Hash, Record: record.Spec,
-		Fingerprint: "missing " + record.Hash,
+		Fingerprint: "missing " + record.Hash, Former: formerNames(record),
 	}
 	for _, volume := range record.Volumes {
 		if keeps(volume.Kind) {
@@ -166,6 +166,13 @@ func missing(record *domainxml.Record) *seen {
 	}
 	now.message = message
 	return now
+}
+
+func formerNames(record *domainxml.Record) (names []string) {
+	for _, address := range record.Former {
+		names = append(names, address.String())
+	}
+	return names
 }
 
 // fingerprint changes with everything that a plan depends on: the definition, what was applied, the power state, and
@@ -189,8 +196,26 @@ func fingerprint(now *seen, config string) string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
+// nobody is the address of a domain that is described and not adopted.
+var nobody = schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: schemas.DefaultNamespace, Name: "domain"} //nolint:gochecknoglobals // a constant
+
+// foreignMessage tells of a domain of others what an adoption of it would need to know.
 func foreignMessage(domain hypervisor.Domain, definition string) *api.Foreign {
-	return &api.Foreign{Name: domain.Name, Uuid: domain.UUID, Macs: domainxml.MACs(definition)}
+	out := &api.Foreign{Name: domain.Name, Uuid: domain.UUID, Macs: domainxml.MACs(definition), State: stateName(domain.State)}
+	out.Fingerprint = fingerprint(&seen{domain: factsOf(domain)}, domain.Config)
+	manifest, err := describe(nobody, domain)
+	var vm *schemas.VM
+	if err == nil {
+		vm, _, err = manifest.VM()
+	}
+	if err == nil {
+		out.Record = vm.Record
+		out.Unexpressed, err = manifest.Unexpressed(vm)
+	}
+	if err != nil {
+		out.Problem = err.Error()
+	}
+	return out
 }
 
 // The states of a domain in the API's words, package plan's.

@@ -177,7 +177,7 @@ func (p *ports) wants(now *seen) *openPorts {
 	if in == nil {
 		return g
 	}
-	g.guest.Address = schemas.LoopbackAddress(now.running.Address, in.Name)
+	g.guest.Address = schemas.LoopbackAddress(now.running.Made(), in.Name)
 	g.guest.Monitor = func(ctx context.Context, command string) (string, error) {
 		return p.agent.hypervisor.Monitor(ctx, name, command)
 	}

@@ -40,7 +40,7 @@ func openRecords(dir string) (*records, error) {
 			return nil, err
 		}
 		if record != nil {
-			r.all[domainxml.DomainName(record.Address)] = record.Address
+			r.all[record.DomainName()] = record.Made()
 		}
 	}
 	return r, nil
@@ -93,7 +93,7 @@ func (r *records) put(record *domainxml.Record) error {
 	if err != nil {
 		return err
 	}
-	path := r.path(record.Address)
+	path := r.path(record.Made())
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
 		return fmt.Errorf("making the VM's folder: %w", err)
 	}
@@ -105,17 +105,17 @@ func (r *records) put(record *domainxml.Record) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all[domainxml.DomainName(record.Address)] = record.Address
+	r.all[record.DomainName()] = record.Made()
 	return nil
 }
 
 // remove forgets a domain that was destroyed by gitvirt.
 func (r *records) remove(record *domainxml.Record) error {
-	if err := os.Remove(r.path(record.Address)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(r.path(record.Made())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the VM's record: %w", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.all, domainxml.DomainName(record.Address))
+	delete(r.all, record.DomainName())
 	return nil
 }

@@ -170,6 +170,15 @@ func (s *Server) ReadConsole(_ context.Context, request *api.ReadConsoleRequest)
 	return &api.ReadConsoleResponse{Lines: lines}, nil
 }
 
+// ReadDomain returns the definition of a domain.
+func (s *Server) ReadDomain(ctx context.Context, request *api.ReadDomainRequest) (*api.ReadDomainResponse, error) {
+	found, err := s.agent.ReadDomain(ctx, request.GetName())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return found, nil
+}
+
 // ListDisks lists every disk that holds data.
 func (s *Server) ListDisks(ctx context.Context, _ *api.ListDisksRequest) (*api.ListDisksResponse, error) {
 	found, err := s.agent.Disks(ctx)

@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -8,16 +9,20 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // view is what the agent knows of its host, and who wants to be told.
 type view struct {
 	mu sync.Mutex
 	// unknown says why nothing is known; empty when domains is complete.
-	unknown  string
-	domains  map[string]*seen
-	watchers map[*watcher]struct{}
+	unknown string
+	domains map[string]*seen
+	// named and made have the domains whose names do not follow from the VM's address, and from that which the domain was made under.
+	named, made map[schemas.Address]string
+	watchers    map[*watcher]struct{}
 	// reads counts the reads of single domains, and read says which was the last of each: a listing that began before
 	// it is older.
 	reads uint64
@@ -55,7 +60,7 @@ type watcher struct {
 }
 
 func newView(unknown string) *view {
-	return &view{unknown: unknown, domains: map[string]*seen{}, watchers: map[*watcher]struct{}{}, read: map[string]uint64{}, health: map[string]health{}, reached: map[string]reach{}}
+	return &view{unknown: unknown, domains: map[string]*seen{}, named: map[schemas.Address]string{}, made: map[schemas.Address]string{}, watchers: map[*watcher]struct{}{}, read: map[string]uint64{}, health: map[string]health{}, reached: map[string]reach{}}
 }
 
 // learn notes what the host can do for running guests.
@@ -130,10 +135,57 @@ func (v *view) put(name string, now *seen) *seen {
 	} else {
 		v.domains[name] = now
 	}
+	v.unindex(name, before)
+	v.index(name, now)
 	if changed(before, now) {
 		v.tell(name)
 	}
 	return now
+}
+
+// index notes the addresses of a domain whose name does not follow from them.
+func (v *view) index(name string, now *seen) {
+	if now == nil || now.record == nil {
+		return
+	}
+	if address := now.record.Address; domainxml.DomainName(address) != name {
+		v.named[address] = name
+	}
+	if made := now.record.Made(); domainxml.DomainName(made) != name {
+		v.made[made] = name
+	}
+}
+
+func (v *view) unindex(name string, before *seen) {
+	if before == nil || before.record == nil {
+		return
+	}
+	if v.named[before.record.Address] == name {
+		delete(v.named, before.record.Address)
+	}
+	if v.made[before.record.Made()] == name {
+		delete(v.made, before.record.Made())
+	}
+}
+
+// nameOf returns the name of the domain of a VM: the one that has it, or else the one that it would get.
+func (v *view) nameOf(address schemas.Address) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return cmp.Or(v.named[address], domainxml.DomainName(address))
+}
+
+// madeAs returns the name of the domain whose files are named after an address.
+func (v *view) madeAs(address schemas.Address) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return cmp.Or(v.made[address], domainxml.DomainName(address))
+}
+
+// has reports whether a domain is that of a VM.
+func (v *view) has(name string, address schemas.Address) bool {
+	now := v.get(name)
+	return now != nil && now.record != nil && now.record.Address == address
 }
 
 // swap replaces what is known of one domain, unless somebody else has done so meanwhile.
@@ -170,6 +222,11 @@ func (v *view) replace(all map[string]*seen, mark uint64) {
 		}
 	}
 	v.domains = all
+	clear(v.named)
+	clear(v.made)
+	for name, now := range all {
+		v.index(name, now)
+	}
 	if v.unknown != "" {
 		v.unknown = ""
 		for w := range v.watchers {

@@ -121,11 +121,14 @@ func (v *volumes) prepare(ctx context.Context, m *machine, live []*domainxml.Rec
 
 // running returns the volume as a guest that runs has it open, or is to have it: disks with data that were there before.
 func (v *volumes) running(m *machine, source kubevirtv1.Volume, live []*domainxml.Record) *domainxml.Volume {
+	if kept := m.adopted(source); kept != nil {
+		return kept
+	}
 	kind, keep := domainxml.VolumeKind(source)
 	if !keep || len(live) == 0 {
 		return nil
 	}
-	planned := v.files.Volume(m.address, m.spec(), source, m.claim(source.Name))
+	planned := v.files.Volume(m.made, m.spec(), source, m.claim(source.Name))
 	for _, record := range live {
 		at := slices.IndexFunc(record.Volumes, func(volume domainxml.Volume) bool { return volume.Name == source.Name && volume.Kind == kind })
 		if at >= 0 && samePath(planned.Path, record.Volumes[at].Path) {
@@ -147,20 +150,20 @@ func samePath(manifest, recorded string) bool {
 
 // one makes or finds one volume. live are the records of a guest that runs.
 func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error) {
-	volume := v.files.Volume(m.address, m.spec(), source, m.claim(source.Name))
+	volume := v.files.Volume(m.made, m.spec(), source, m.claim(source.Name))
 	var err error
 	switch {
 	case source.ContainerDisk != nil:
 		err = v.containerDisk(ctx, m, source, &volume, progress)
 	case source.EmptyDisk != nil:
 		var disk disks.Ensured
-		disk, err = v.store.EnsureEmptyDisk(ctx, m.address, source.Name, source.EmptyDisk.Capacity.Value())
+		disk, err = v.store.EnsureEmptyDisk(ctx, m.made, source.Name, source.EmptyDisk.Capacity.Value())
 		fill(&volume, disk)
 	case source.HostDisk != nil:
 		var disk disks.Ensured
 		want := hostDisk(m.spec(), source)
 		want.Shared = want.Shared || opened(live, volume.Path)
-		disk, err = v.store.EnsureHostDisk(ctx, m.address, source.Name, want)
+		disk, err = v.store.EnsureHostDisk(ctx, m.made, source.Name, want)
 		fill(&volume, disk)
 	case source.PersistentVolumeClaim != nil, source.DataVolume != nil:
 		err = v.claim(ctx, m, source, live, &volume, progress)
@@ -168,13 +171,13 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 		err = v.ephemeral(ctx, m, source, &volume, progress)
 	case source.DownwardMetrics != nil:
 		volume.Capacity = guestmetrics.DiskSize
-		err = v.store.MakeVolatile(m.address, source.Name)
+		err = v.store.MakeVolatile(m.made, source.Name)
 	case volume.Kind == "unknown":
 		err = fmt.Errorf("%w: this kind of volume is not carried out", ErrInvalid)
 	default:
 		// What cannot be written is said before anything is defined.
 		_, err = content(m, source)
-		err = errors.Join(err, v.store.MakeVolatile(m.address, source.Name))
+		err = errors.Join(err, v.store.MakeVolatile(m.made, source.Name))
 	}
 	if err != nil {
 		return volume, err
@@ -201,7 +204,7 @@ func (v *volumes) containerDisk(ctx context.Context, m *machine, source kubevirt
 	if err != nil {
 		return err
 	}
-	volume.Path, err = v.store.OverlayPath(m.address, layout.OverlayName(source.Name, image.Digest))
+	volume.Path, err = v.store.OverlayPath(m.made, layout.OverlayName(source.Name, image.Digest))
 	volume.Format, volume.Capacity = string(diskfile.QCOW2), image.VirtualSize
 	volume.Backing, volume.BackingFormat = image.Path, string(image.Format)
 	return err
@@ -221,7 +224,7 @@ func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.V
 			return fmt.Errorf("volume %s: the domain's record does not name it", source.Name)
 		}
 		volume := defined[at]
-		if open[volume.Path] && !madeOfFiles(source) {
+		if m.adopted(source) != nil || (open[volume.Path] && !madeOfFiles(source)) {
 			continue
 		}
 		group.Go(func() error {
@@ -239,7 +242,7 @@ func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.
 	switch {
 	case source.ContainerDisk != nil, source.Ephemeral != nil:
 		name := strings.TrimSuffix(filepath.Base(volume.Path), ".overlay.qcow2")
-		_, err := v.store.NewOverlay(ctx, m.address, name, disks.Backing{
+		_, err := v.store.NewOverlay(ctx, m.made, name, disks.Backing{
 			Path: volume.Backing, Format: diskfile.Format(volume.BackingFormat), VirtualSize: volume.Capacity,
 		})
 		if err != nil || !off {
@@ -260,12 +263,12 @@ func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.
 // KubeVirt's are; the others lie with the data.
 func (v *volumes) firmware(m *machine, off bool) error {
 	if layout.PersistentNVRAM(m.spec()) {
-		return v.store.MakeData(m.address)
+		return v.store.MakeData(m.made)
 	}
 	if !off {
 		return nil
 	}
-	if err := os.Remove(v.files.NVRAM(m.address, m.spec())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(v.files.NVRAM(m.made, m.spec())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the UEFI variables of the last power-on: %w", err)
 	}
 	return nil

@@ -471,10 +471,18 @@ func (x *Capabilities) GetLive() []string {
 }
 
 type Foreign struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Uuid          string                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
-	Macs          []string               `protobuf:"bytes,3,rep,name=macs,proto3" json:"macs,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Uuid  string                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	Macs  []string               `protobuf:"bytes,3,rep,name=macs,proto3" json:"macs,omitempty"`
+	// Changes with the definition and the power state.
+	Fingerprint string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	State       string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	// The record of the manifest that describes it, at an address of no meaning, and the paths of what that does not say.
+	Record      []byte   `protobuf:"bytes,6,opt,name=record,proto3" json:"record,omitempty"`
+	Unexpressed []string `protobuf:"bytes,7,rep,name=unexpressed,proto3" json:"unexpressed,omitempty"`
+	// Why it cannot be adopted; empty when it can.
+	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,6 +538,41 @@ func (x *Foreign) GetMacs() []string {
 	return nil
 }
 
+func (x *Foreign) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *Foreign) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Foreign) GetRecord() []byte {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+func (x *Foreign) GetUnexpressed() []string {
+	if x != nil {
+		return x.Unexpressed
+	}
+	return nil
+}
+
+func (x *Foreign) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type Domain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -569,7 +612,9 @@ type Domain struct {
 	// Since when the domain is retired (a removed VM that is kept for its grace period), in Unix seconds; 0 when it is not.
 	RetiredSinceUnix int64 `protobuf:"varint,28,opt,name=retired_since_unix,json=retiredSinceUnix,proto3" json:"retired_since_unix,omitempty"`
 	// What the running guest was started with and can therefore be changed to.
-	Headroom      *Headroom `protobuf:"bytes,29,opt,name=headroom,proto3" json:"headroom,omitempty"`
+	Headroom *Headroom `protobuf:"bytes,29,opt,name=headroom,proto3" json:"headroom,omitempty"`
+	// The addresses that the VM had, the latest last.
+	Former        []string `protobuf:"bytes,30,rep,name=former,proto3" json:"former,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -803,6 +848,13 @@ func (x *Domain) GetRetiredSinceUnix() int64 {
 func (x *Domain) GetHeadroom() *Headroom {
 	if x != nil {
 		return x.Headroom
+	}
+	return nil
+}
+
+func (x *Domain) GetFormer() []string {
+	if x != nil {
+		return x.Former
 	}
 	return nil
 }
@@ -2458,11 +2510,16 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12H\n" +
 	"\fcapabilities\x18\x03 \x01(\v2$.gitvirt.agent.v1alpha1.CapabilitiesR\fcapabilities\"\"\n" +
 	"\fCapabilities\x12\x12\n" +
-	"\x04live\x18\x01 \x03(\tR\x04live\"E\n" +
+	"\x04live\x18\x01 \x03(\tR\x04live\"\xd1\x01\n" +
 	"\aForeign\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x12\n" +
-	"\x04macs\x18\x03 \x03(\tR\x04macs\"\xf6\a\n" +
+	"\x04macs\x18\x03 \x03(\tR\x04macs\x12 \n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x16\n" +
+	"\x06record\x18\x06 \x01(\fR\x06record\x12 \n" +
+	"\vunexpressed\x18\a \x03(\tR\vunexpressed\x12\x18\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\"\x8e\b\n" +
 	"\x06Domain\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -2493,7 +2550,8 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x12pending_since_unix\x18\x1a \x01(\x03R\x10pendingSinceUnix\x12F\n" +
 	"\flive_refused\x18\x1b \x01(\v2#.gitvirt.agent.v1alpha1.LiveRefusalR\vliveRefused\x12,\n" +
 	"\x12retired_since_unix\x18\x1c \x01(\x03R\x10retiredSinceUnix\x12<\n" +
-	"\bheadroom\x18\x1d \x01(\v2 .gitvirt.agent.v1alpha1.HeadroomR\bheadroom\"9\n" +
+	"\bheadroom\x18\x1d \x01(\v2 .gitvirt.agent.v1alpha1.HeadroomR\bheadroom\x12\x16\n" +
+	"\x06former\x18\x1e \x03(\tR\x06former\"9\n" +
 	"\vLiveRefusal\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x9c\x01\n" +

@@ -120,9 +120,36 @@ func withoutNothing(value any) any {
 	return value
 }
 
-// Kept is what the domain's record keeps of it when it is adopted as vm: what VM returned, or a manifest that means the same.
-func (m *Manifest) Kept(vm *schemas.VM) *Kept {
-	return &Kept{Definition: WithoutRecord(m.definition), Spec: vm.Record, Volumes: m.Volumes, Targets: m.Targets}
+// Kept is what the domain's record keeps of it when it is adopted. spec is the record of a manifest that describes it, volumes are its
+// disks under the names that they have there.
+func (m *Manifest) Kept(spec []byte, volumes []Volume) *Kept {
+	return &Kept{Definition: WithoutRecord(m.definition), Spec: spec, Volumes: volumes, Targets: m.Targets}
+}
+
+// Fits reports whether a manifest means the same hardware as the one that VM returned, whatever it calls its parts, and returns the
+// disks under the names that they have in it.
+func (m *Manifest) Fits(described *schemas.VM, spec *kubevirtv1.VirtualMachineInstanceSpec) (volumes []Volume, fits bool) {
+	for _, source := range spec.Volumes {
+		at := slices.IndexFunc(m.Volumes, func(volume Volume) bool { return source.HostDisk != nil && source.HostDisk.Path == volume.Path })
+		if at < 0 {
+			return nil, false
+		}
+		volume := m.Volumes[at]
+		volume.Name = source.Name
+		volumes = append(volumes, volume)
+	}
+	render := func(spec *kubevirtv1.VirtualMachineInstanceSpec, volumes []Volume) *node {
+		tree, err := Machine{Address: described.Address, Spec: spec, Host: Host{DomainType: m.domainType}, Volumes: volumes}.rendered()
+		if err != nil {
+			return nil
+		}
+		for _, device := range tree.child("devices").children {
+			device.removeChild(device.child("alias")) // made of the names
+		}
+		return tree
+	}
+	ours, theirs := render(described.Spec(), m.Volumes), render(spec, volumes)
+	return volumes, ours != nil && theirs != nil && same(ours, theirs)
 }
 
 // Unexpressed returns the paths of what the domain has and the manifest does not say, ordered. It stays in the domain.

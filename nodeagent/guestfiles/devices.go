@@ -56,7 +56,7 @@ func (m Machine) taggedDevices() []cloudinit.Device {
 		}
 		out = append(out, cloudinit.Device{Type: kind, Bus: at.bus, Address: at.address, MAC: mac, Serial: serial, Tags: []string{tag}})
 	}
-	macs := domainxml.IdentityOf(m.Address, spec).MACs
+	macs := domainxml.IdentityOf(m.made(), spec).MACs
 	for i := range spec.Domain.Devices.Interfaces {
 		in := &spec.Domain.Devices.Interfaces[i]
 		add("nic", in.Name, in.Tag, macs[i], "", "pci")

@@ -6,6 +6,7 @@
 package guestfiles
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,7 +32,10 @@ const (
 // Machine is what the files are made of.
 type Machine struct {
 	Address schemas.Address
-	Object  *kubevirtv1.VirtualMachine
+	// Made is the address that the domain was made under, which is another one when the machine was renamed; zero for Address. To the guest
+	// it is the same instance.
+	Made   schemas.Address
+	Object *kubevirtv1.VirtualMachine
 	// Contents are what references resolved to, by the keys of schemas.VM.Contents.
 	Contents map[string]map[string][]byte
 	// Definition is the domain's XML, where addresses of devices are read; empty when there is none yet.
@@ -146,6 +150,17 @@ func Table(m Machine, source kubevirtv1.Volume) ([]byte, error) {
 	return table, nil
 }
 
+// made is the address that everything derives from that must stay as it is.
+func (m Machine) made() schemas.Address {
+	if m.Made.IsZero() {
+		return m.Address
+	}
+	return m.Made
+}
+
+// instance is the name that cloud-init's instance-id of a NoCloud disk is made of.
+func (m Machine) instance() string { return cmp.Or(m.spec().Hostname, m.made().Name) }
+
 // hostname is spec.hostname, or else the name of the VM.
 func (m Machine) hostname() string {
 	if name := m.spec().Hostname; name != "" {
@@ -156,7 +171,7 @@ func (m Machine) hostname() string {
 
 func (m Machine) noCloud(source kubevirtv1.Volume) (Set, error) {
 	in := source.CloudInitNoCloud
-	data := cloudinit.Data{InstanceID: cloudinit.InstanceID(m.hostname(), m.Address.Namespace), LocalHostname: m.hostname()}
+	data := cloudinit.Data{InstanceID: cloudinit.InstanceID(m.instance(), m.made().Namespace), LocalHostname: m.hostname()}
 	var err error
 	if data.UserData, data.NetworkData, err = m.cloudInit(source.Name, in.UserData, in.UserDataBase64, in.NetworkData, in.NetworkDataBase64); err != nil {
 		return Set{}, err
@@ -171,7 +186,7 @@ func (m Machine) noCloud(source kubevirtv1.Volume) (Set, error) {
 func (m Machine) configDrive(source kubevirtv1.Volume) (Set, error) {
 	in := source.CloudInitConfigDrive
 	drive := cloudinit.Drive{
-		InstanceID: cloudinit.InstanceID(m.Address.Name, m.Address.Namespace), UUID: m.uuid(), Hostname: m.hostname(),
+		InstanceID: cloudinit.InstanceID(m.made().Name, m.made().Namespace), UUID: m.uuid(), Hostname: m.hostname(),
 		InstanceType: m.instancetype(), Devices: m.taggedDevices(),
 	}
 	var err error
@@ -190,7 +205,7 @@ func (m Machine) uuid() string {
 	if firmware := m.spec().Domain.Firmware; firmware != nil && firmware.UUID != "" {
 		return strings.ToLower(string(firmware.UUID))
 	}
-	return schemas.FirmwareUUID(m.Address)
+	return schemas.FirmwareUUID(m.made())
 }
 
 func (m Machine) instancetype() string {
