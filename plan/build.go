@@ -54,6 +54,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 		p.Unknown = have.Unknown
 		p.UnknownCount = len(want.VMs)
 	} else {
+		b.takeovers(have.Domains)
 		b.merge(want, have.Domains)
 		b.order()
 	}
@@ -76,6 +77,8 @@ type builder struct {
 	want    *schemas.Desired
 	have    Observed
 	foreign foreignIndex
+	// takeover is what is known of machines whose domain exists under another name.
+	takeover takeover
 }
 
 // merge walks both sides, each ordered by address, once.
@@ -102,10 +105,14 @@ func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 		}
 		switch {
 		case order < 0:
-			b.create(vms[0], ReasonNew, nil)
+			b.arrive(vms[0])
 			vms = vms[1:]
 		case order > 0:
-			if !left(domains[0]) {
+			switch held := b.takeover.held[domains[0].Address]; {
+			case left(domains[0]), b.takeover.moved[domains[0].Address]:
+			case held != "":
+				b.hold(domains[0].Address, held)
+			default:
 				b.destroy(domains[0])
 			}
 			domains = domains[1:]
@@ -158,9 +165,15 @@ func (b *builder) create(vm *schemas.VM, reason Reason, missing *Domain) {
 	if missing != nil {
 		step.Summary = "was undefined outside gitvirt and " + step.Summary
 		step.Drift = []Change{{Path: "domain", Before: "defined", After: "missing", Consequence: ConsequenceNone}}
-		step.Precondition = missing.Fingerprint
+		step.Precondition, step.Domain = missing.Fingerprint, missing.Name
 	}
-	step.Blocked = b.foreign.clash(vm)
+	step.Blocked = b.takeover.refused[vm.Address]
+	if step.Blocked == "" && missing == nil {
+		step.Blocked = b.occupied(vm.Address)
+	}
+	if step.Blocked == "" {
+		step.Blocked = b.foreign.clash(vm)
+	}
 	b.block(&step)
 	b.add(step)
 }
@@ -178,8 +191,8 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 	case have.Problem != "":
 		b.hold(vm.Address, "its domain's record cannot be understood: "+have.Problem)
 		return
-	case have.Fleet != b.plan.Fleet && have.Fleet != schemas.DefaultFleet().Name:
-		b.hold(vm.Address, fmt.Sprintf("domain %s belongs to the fleet %q, not to %q; remove it there first", have.Name, have.Fleet, b.plan.Fleet))
+	case b.foreignFleet(have) != "":
+		b.hold(vm.Address, b.foreignFleet(have))
 		return
 	case have.State == StateMissing:
 		b.create(vm, ReasonDrift, have)
@@ -227,7 +240,7 @@ func (b *builder) hold(address schemas.Address, reason string) {
 // difference fills a step with the changes of an existing domain, without deciding what is done.
 func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 	step := b.step(vm, "", "")
-	step.Precondition = have.Fingerprint
+	step.Precondition, step.Domain = have.Fingerprint, have.Name
 	step.Drift = have.Drift
 	if have.Transient {
 		step.Drift = append(step.Drift, Change{Path: "domain", Before: "persistent", After: "transient", Consequence: ConsequenceNone})
@@ -256,12 +269,13 @@ func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 // compare fills a step with what git wants otherwise than the domain and its running guest have it.
 func (b *builder) compare(step *Step, vm *schemas.VM, have *Domain) error {
 	j := judge{live: b.have.Live, room: have.Headroom, off: !have.active()}
+	moved := have.Address != vm.Address || len(have.Former) > 0
 	if have.LiveRefused == vm.Hash {
 		j.refused = have.LiveRefusedReason
 	}
 	switch {
 	case have.RunningHash != "" && have.RunningHash != vm.Hash:
-		changes, err := diffRecords(have.RunningRecord, vm.Record, j)
+		changes, err := changesTo(vm, have.RunningRecord, moved, j)
 		if err != nil {
 			return fmt.Errorf("it cannot be compared with the running guest: %w", err)
 		}
@@ -275,7 +289,7 @@ func (b *builder) compare(step *Step, vm *schemas.VM, have *Domain) error {
 		step.Define = true
 		step.Changes = append(step.Changes, changes...)
 	case vm.Hash != have.Hash:
-		changes, err := diffRecords(have.Record, vm.Record, j)
+		changes, err := changesTo(vm, have.Record, moved, j)
 		if err != nil {
 			return fmt.Errorf("it cannot be compared with what was applied: %w", err)
 		}

@@ -53,6 +53,9 @@ func (b *builder) destroy(have *Domain) {
 		step.Blocked = "its record cannot be understood: " + have.Problem
 	}
 	if step.Blocked == "" {
+		step.Blocked = b.takeover.spared[have.Address]
+	}
+	if step.Blocked == "" {
 		step.Blocked = b.withheld()
 	}
 	b.add(step)

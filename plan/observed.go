@@ -75,9 +75,18 @@ type Headroom struct {
 
 // Foreign is a domain that gitvirt does not touch.
 type Foreign struct {
-	Name string   `json:"name"`
-	UUID string   `json:"uuid"`
-	MACs []string `json:"macs,omitempty"`
+	Name  string   `json:"name"`
+	UUID  string   `json:"uuid"`
+	MACs  []string `json:"macs,omitempty"`
+	State State    `json:"state,omitempty"`
+	// Fingerprint changes with the definition and the power state.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Record is that of the manifest which describes the domain, at an address of no meaning; Unexpressed are the paths of what it does
+	// not say.
+	Record      []byte   `json:"record,omitempty"`
+	Unexpressed []string `json:"unexpressed,omitempty"`
+	// Problem says why the domain cannot be adopted.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Domain is one of gitvirt's domains as it lives.
@@ -85,7 +94,9 @@ type Domain struct {
 	Address schemas.Address `json:"address"`
 	// Name is the libvirt domain's name.
 	Name string `json:"name"`
-	UUID string `json:"uuid"`
+	// Former are the addresses that the machine had before it was renamed, the latest last.
+	Former []schemas.Address `json:"former,omitempty"`
+	UUID   string            `json:"uuid"`
 	// Fleet, Revision and Source are from the record: which fleet owns it, the commit that was applied, the manifest.
 	Fleet    string `json:"fleet"`
 	Revision string `json:"revision"`

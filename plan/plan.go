@@ -178,6 +178,8 @@ type Step struct {
 	// Adopt is the name of the domain that is taken over, Previous the address that it had.
 	Adopt    string           `json:"adopt,omitempty"`
 	Previous *schemas.Address `json:"previous,omitempty"`
+	// Kept are the parts of an adopted domain, by their path in its XML, that no field of the manifest says; they stay.
+	Kept []string `json:"kept,omitempty"`
 	// DataAtRisk says for each disk what the step discards.
 	DataAtRisk []string `json:"data_at_risk,omitempty"`
 	// Keeps lists the disks that outlive a destroyed domain.

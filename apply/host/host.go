@@ -130,7 +130,7 @@ func (m *mirror) take(event *api.WatchEvent) *plan.Observed {
 		name := e.Foreign.GetName()
 		m.named[name] = true
 		delete(m.domains, name)
-		m.foreign[name] = plan.Foreign{Name: name, UUID: e.Foreign.GetUuid(), MACs: e.Foreign.GetMacs()}
+		m.foreign[name] = foreignOf(e.Foreign)
 	case *api.WatchEvent_Gone:
 		delete(m.domains, e.Gone)
 		delete(m.foreign, e.Gone)
@@ -162,6 +162,13 @@ func (m *mirror) picture(synced *api.Synced) *plan.Observed {
 	return observed
 }
 
+func foreignOf(in *api.Foreign) plan.Foreign {
+	return plan.Foreign{
+		Name: in.GetName(), UUID: in.GetUuid(), MACs: in.GetMacs(), State: plan.State(in.GetState()), Fingerprint: in.GetFingerprint(),
+		Record: in.GetRecord(), Unexpressed: in.GetUnexpressed(), Problem: in.GetProblem(),
+	}
+}
+
 // domainOf translates the agent's words. An address that cannot be read makes the domain a problem, not an absence.
 func domainOf(in *api.Domain) *plan.Domain {
 	out := &plan.Domain{
@@ -178,6 +185,11 @@ func domainOf(in *api.Domain) *plan.Domain {
 	if out.Address, err = schemas.ParseAddress(in.GetAddress()); err != nil {
 		out.Address = schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: schemas.DefaultNamespace, Name: in.GetName()}
 		out.Problem = err.Error()
+	}
+	for _, former := range in.GetFormer() {
+		if address, err := schemas.ParseAddress(former); err == nil {
+			out.Former = append(out.Former, address)
+		}
 	}
 	out.Drift, out.RunningDrift = changesOf(in.GetDrift()), changesOf(in.GetRunningDrift())
 	out.PendingSince, out.RetiredSince = moment(in.GetPendingSinceUnix()), moment(in.GetRetiredSinceUnix())
@@ -345,6 +357,15 @@ func (h *Host) Node(ctx context.Context) (*api.Node, error) {
 		return nil, fmt.Errorf("asking the agent about its host: %s", reason(err))
 	}
 	return node, nil
+}
+
+// ReadDomain returns the definition of a domain, gitvirt's or another's.
+func (h *Host) ReadDomain(ctx context.Context, name string) (*api.ReadDomainResponse, error) {
+	found, err := h.client.ReadDomain(ctx, &api.ReadDomainRequest{Name: name})
+	if err != nil {
+		return nil, fmt.Errorf("reading the domain %s: %s", name, reason(err))
+	}
+	return found, nil
 }
 
 // Disks lists the disks that hold data on the host.

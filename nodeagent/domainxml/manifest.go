@@ -277,7 +277,7 @@ func (d *describer) machine() error {
 		return errors.New("it is no virtual machine (os type hvm)")
 	}
 	d.arch = system.get("arch")
-	prefix := ""
+	var prefix string
 	switch d.arch {
 	case "x86_64":
 		prefix = "pc-q35-"
@@ -340,7 +340,7 @@ func (d *describer) memory() error {
 	if size == 0 || size > 1<<50 {
 		return fmt.Errorf("its memory is %q %s", memory.text, memory.get("unit"))
 	}
-	d.spec.Domain.Memory = &kubevirtv1.Memory{Guest: resource.NewQuantity(int64(size)<<10, resource.BinarySI)} //nolint:gosec // bounded above
+	d.spec.Domain.Memory = &kubevirtv1.Memory{Guest: resource.NewQuantity(int64(size)<<10, resource.BinarySI)}
 	return nil
 }
 
