@@ -22,9 +22,12 @@ const (
 
 // ReadConsole returns the last lines of a guest's serial console, without what moves a terminal's cursor.
 func (a *Agent) ReadConsole(request *api.ReadConsoleRequest) ([]string, error) {
-	address, _, err := a.find(request.GetAddress(), request.GetDomain())
+	address, name, err := a.find(request.GetAddress(), request.GetDomain())
 	if err != nil {
 		return nil, err
+	}
+	if a.view.has(name, address) {
+		address = a.view.get(name).record.Made() // the file keeps the name that the domain was made under
 	}
 	// The folder belongs to root; a link in it would be somebody's who should not be there.
 	path := a.volumes.files.ConsoleLog(address)

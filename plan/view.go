@@ -73,6 +73,9 @@ func viewOf(step *Step) view {
 	for _, risk := range step.DataAtRisk {
 		v.add(lineData, "data at risk:", risk)
 	}
+	for _, kept := range step.Kept {
+		v.add(lineFact, "stays:", kept+", which no field says")
+	}
 	for _, kept := range step.Keeps {
 		v.add(lineFact, "keeps", kept)
 	}
