@@ -51,6 +51,7 @@ Exit codes: 0 every step was carried out (also before), 1 an error, a failed ste
 	flags := command.Flags()
 	flags.StringVar(&f.rev, "rev", "", "revision to apply (default: the head of the branch)")
 	f.addSelection(command)
+	c.completesVMs(command, &f.source, nil, 0, "target", "exclude")
 	flags.BoolVar(&approved, "auto-approve", false, "carry the plan out without asking")
 	flags.IntVar(&parallel, "parallel", 8, "steps carried out at a time")
 	return command

@@ -23,11 +23,15 @@ import (
 type serverFlags struct{ server string }
 
 func (f *serverFlags) add(command *cobra.Command, c *cli) {
-	server := "http://" + httpapi.DefaultAddress
+	command.Flags().StringVar(&f.server, "server", c.controllerAddress(), "the controller's API (or GITVIRT_SERVER)")
+}
+
+// controllerAddress is where the controller is unless --server says otherwise.
+func (c *cli) controllerAddress() string {
 	if value := c.getenv("GITVIRT_SERVER"); value != "" {
-		server = value
+		return value
 	}
-	command.Flags().StringVar(&f.server, "server", server, "the controller's API (or GITVIRT_SERVER)")
+	return "http://" + httpapi.DefaultAddress
 }
 
 // errNotFound is the controller's answer about what it does not have.
@@ -87,6 +91,7 @@ Exit codes: 0 done, 1 an error or a VM that does not exist.`,
 		},
 	}
 	server.add(command, c)
+	c.completesVMs(command, nil, &server, 100)
 	command.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace")
 	addOutput(command, &output, "table", "wide", "json", "yaml")
 	return command
@@ -142,6 +147,7 @@ Exit codes: 0 done, 1 an error or a VM that does not exist.`,
 		},
 	}
 	server.add(command, c)
+	c.completesVMs(command, nil, &server, 1)
 	addOutput(command, &output, "text", "json", "yaml")
 	return command
 }

@@ -51,6 +51,7 @@ Exit codes: 0 done, 1 an error, or no commit ever had the VM.`,
 	flags.StringVar(&f.rev, "rev", "", "revision to begin at (default: the head of the branch)")
 	flags.IntVarP(&f.limit, "limit", "n", 10, "how many commits at most")
 	addOutput(command, &f.output, "text", "json", "yaml")
+	c.completesVMs(command, &f.source, nil, 1)
 	return command
 }
 

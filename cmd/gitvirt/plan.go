@@ -94,6 +94,7 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
 	flags.StringVar(&f.to, "to", "", "revision to go to: from the host as it is, as --rev, or from --from (default: the head of the branch)")
 	flags.StringVar(&f.out, "out", "", "save the plan to this file for \"gitvirt apply FILE\"")
 	f.addSelection(command)
+	c.completesVMs(command, &f.source, nil, 0, "target", "exclude")
 	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 2 when there is something to do")
 	addOutput(command, &f.output, "text", "json", "yaml", "markdown")
 	return command

@@ -46,6 +46,7 @@ Exit codes: 0 the VM is as the wanted revision asks, 1 an error or no such VM, 2
 	f.agent.add(command)
 	command.Flags().StringVar(&f.rev, "rev", "", "the revision that is wanted, with a SOURCE (default: the head of the branch)")
 	addOutput(command, &f.output, "text", "json", "yaml")
+	c.completesVMs(command, &f.source, &server, 1)
 	return command
 }
 
