@@ -83,11 +83,11 @@ func viewOf(step *Step) view {
 		v.add(lineFact, "after", dependency.Address.String())
 	}
 	for _, wait := range step.Waits {
-		until := ""
-		if !wait.Until.IsZero() {
-			until = " until " + wait.Until.UTC().Format(time.RFC3339)
+		label, text := "waits:", wait.Reason
+		if rest, ok := strings.CutPrefix(text, "waits for "); ok {
+			label, text = "waits for", rest
 		}
-		v.add(lineWaiting, "waits for "+waitWords[wait.For]+until+":", wait.Reason)
+		v.add(lineWaiting, label, text)
 	}
 	for _, warning := range step.Warnings {
 		v.add(lineWaiting, "warning:", warning)
@@ -96,12 +96,6 @@ func viewOf(step *Step) view {
 		v.add(lineWaiting, "blocked:", step.Blocked)
 	}
 	return v
-}
-
-// waitWords follow "waits for".
-var waitWords = map[WaitFor]string{
-	WaitWindow: "a maintenance window", WaitApproval: "approval", WaitBudget: "a budget", WaitCanary: "the canary",
-	WaitGrace: "the grace period", WaitOrder: "another VM",
 }
 
 func (v *view) add(kind lineKind, label, text string) {

@@ -35,6 +35,7 @@ Exit codes: 0 every step was carried out (also before), 1 an error, a failed ste
   gitvirt apply web.plan`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			f.attended = true // whoever applies a plan has seen it
 			if file, err := f.planFile(args); err != nil {
 				return err
 			} else if file != nil {

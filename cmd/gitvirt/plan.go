@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -23,6 +25,8 @@ type planFlags struct {
 	// out is the file that the plan is saved to.
 	out       string
 	selection plan.Selection
+	// attended says that a person carries the plan out, which approves of what waits for a window or an approval.
+	attended bool
 }
 
 // revision is the one that is planned against the host: --to says the same as --rev when there is no --from.
@@ -159,7 +163,7 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		platform.close()
 		return nil, nil, err
 	}
-	p, err := plan.Build(desired, observed, plan.Options{Revision: snapshot.Revision, Selection: f.selection})
+	p, err := plan.Build(desired, observed, plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: f.policy(desired)})
 	if err != nil {
 		platform.close()
 		return nil, nil, err
@@ -180,6 +184,11 @@ func (c *cli) plan(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	return p, nil
 }
 
+// policy is the policy of the Fleet as it is now. Approvals are in the status branch, which only the controller reads.
+func (f *planFlags) policy(desired *schemas.Desired) plan.Policy {
+	return policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended})
+}
+
 // planBetween compares two revisions.
 func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	to, desired, err := c.read(ctx, &f.source, f.to)
@@ -191,6 +200,6 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 		return nil, err
 	}
 	observed := plan.FromDesired(before, from.Revision)
-	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection})
+	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: f.policy(desired)})
 	return &hostPlan{Plan: p, node: "revision " + f.from}, err
 }
