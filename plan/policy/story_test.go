@@ -94,7 +94,7 @@ func TestScheduleDecidesPower(t *testing.T) {
 
 // TestDoubt: of a Fleet with mistakes nothing is carried out by itself; an approval counts, and so does what could be read.
 func TestDoubt(t *testing.T) {
-	text := strings.Replace(fleet(`{apply: {restart: never}, windows: [{name: nights, schedule: "0 2 * * 6", duration: 4 hours}]}`), "metadata", "metadata", 1)
+	text := fleet(`{apply: {restart: never}, windows: [{name: nights, schedule: "0 2 * * 6", duration: 4 hours}]}`)
 	want := schemas.Assemble([]*schemas.File{schemas.Parse("gitvirt.yaml", []byte(text)), schemas.Parse("vm.yaml", []byte(vm("new", "qemu64", ""))), schemas.Parse("cpu.yaml", []byte(vm("cpu", "Penryn", "")))})
 	have := plan.FromDesired(desired(t, vm("cpu", "qemu64", "")), "old")
 	now := at(t, "2026-11-28 03:00")
