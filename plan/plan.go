@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -314,23 +315,53 @@ func (s *Step) identify(fleet string) error {
 // appendChanges appends changes in a form that is different for different ones.
 func appendChanges(buf []byte, changes []Change) ([]byte, error) {
 	buf = append(buf, '[')
+	var err error
 	for i := range changes {
 		c := &changes[i]
-		buf = strconv.AppendQuote(buf, c.Path)
-		var err error
+		buf = appendText(buf, c.Path)
 		for _, value := range []any{c.Before, c.After} {
-			if text, ok := value.(string); ok {
-				buf = strconv.AppendQuote(append(buf, ':'), text)
-				continue
-			}
-			var encoded []byte
-			if encoded, err = json.Marshal(value); err != nil {
+			if buf, err = appendValue(buf, value); err != nil {
 				return nil, err
 			}
-			buf = append(append(buf, ':'), encoded...)
 		}
-		buf = append(append(strconv.AppendBool(append(buf, ':'), c.Sensitive), ':'), c.Consequence...)
-		buf = strconv.AppendQuote(buf, c.Note)
+		buf = appendText(strconv.AppendBool(buf, c.Sensitive), string(c.Consequence))
+		buf = appendText(buf, c.Note)
 	}
 	return append(buf, ']'), nil
+}
+
+// appendText appends text after its length.
+func appendText(buf []byte, text string) []byte {
+	return append(append(strconv.AppendInt(buf, int64(len(text)), 10), ':'), text...)
+}
+
+// appendValue appends a JSON value, with what kind it is of.
+func appendValue(buf []byte, value any) ([]byte, error) {
+	var err error
+	switch v := value.(type) {
+	case nil:
+		return append(buf, 'n'), nil
+	case bool:
+		return strconv.AppendBool(buf, v), nil
+	case string:
+		return appendText(append(buf, 's'), v), nil
+	case []any:
+		buf = append(buf, '[')
+		for _, element := range v {
+			if buf, err = appendValue(buf, element); err != nil {
+				return nil, err
+			}
+		}
+		return append(buf, ']'), nil
+	case map[string]any:
+		buf = append(buf, '{')
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if buf, err = appendValue(appendText(buf, key), v[key]); err != nil {
+				return nil, err
+			}
+		}
+		return append(buf, '}'), nil
+	}
+	encoded, err := json.Marshal(value)
+	return append(append(buf, 'j'), encoded...), err
 }

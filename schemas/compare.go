@@ -25,61 +25,79 @@ func Compare(before, after *Recorded) []Difference {
 		path          string
 		before, after any
 	}{
-		{"metadata", before.Object.ObjectMeta, after.Object.ObjectMeta},
-		{"spec", before.Object.Spec, after.Object.Spec},
-		{"secrets", before.Secrets, after.Secrets},
-		{"contents", before.Contents, after.Contents},
+		{"metadata", &before.Object.ObjectMeta, &after.Object.ObjectMeta},
+		{"spec", &before.Object.Spec, &after.Object.Spec},
+		{"secrets", &before.Secrets, &after.Secrets},
+		{"contents", &before.Contents, &after.Contents},
 	} {
-		old := reflect.ValueOf(part.before)
+		old, wanted := reflect.ValueOf(part.before).Elem(), reflect.ValueOf(part.after).Elem()
 		info := infoOf(old.Type())
+		c.path = append(c.path[:0], part.path...)
 		if info.shape == shapeMap { // of what a machine uses, each by itself
-			c.maps(part.path, old, reflect.ValueOf(part.after), info)
+			c.maps(old, wanted, info)
 			continue
 		}
-		c.compare(part.path, old, reflect.ValueOf(part.after), info)
+		c.compare(old, wanted, info)
 	}
 	c.claims(before.Claims, after.Claims)
 	slices.SortFunc(c.out, func(a, b Difference) int { return strings.Compare(a.Path, b.Path) })
 	return c.out
 }
 
-type comparison struct{ out []Difference }
+type comparison struct {
+	out []Difference
+	// path is that of the values that are looked at; it is a string only where something differs.
+	path []byte
+}
 
-func (c *comparison) add(path string, before, after any) {
-	c.out = append(c.out, Difference{Path: path, Before: before, After: after})
+func (c *comparison) add(before, after any) {
+	c.out = append(c.out, Difference{Path: string(c.path), Before: before, After: after})
+}
+
+// below looks at something below the present path.
+func (c *comparison) below(separator, name, end string, look func()) {
+	length := len(c.path)
+	c.path = append(append(append(c.path, separator...), name...), end...)
+	look()
+	c.path = c.path[:length]
 }
 
 // compare walks two values of one type.
-func (c *comparison) compare(path string, before, after reflect.Value, info *typeInfo) {
+func (c *comparison) compare(before, after reflect.Value, info *typeInfo) {
 	switch info.shape {
 	case shapePointer:
 		switch {
 		case before.Pointer() == after.Pointer():
 		case before.IsNil() || after.IsNil():
-			c.add(path, generic(before, info), generic(after, info))
+			c.add(generic(before, info), generic(after, info))
 		default:
-			c.compare(path, before.Elem(), after.Elem(), info.elem)
+			c.compare(before.Elem(), after.Elem(), info.elem)
 		}
 	case shapeStruct:
+		length := len(c.path)
 		for i := range info.fields {
 			field := &info.fields[i]
-			if old, wanted := field.at(before, false), field.at(after, false); old.IsValid() && wanted.IsValid() && !same(old, wanted, field.info) {
-				c.compare(path+"."+field.name, old, wanted, field.info)
+			old, wanted := field.at(before, false), field.at(after, false)
+			if !old.IsValid() || !wanted.IsValid() || same(old, wanted, field.info) {
+				continue
 			}
+			c.path = append(append(c.path, '.'), field.name...)
+			c.compare(old, wanted, field.info)
+			c.path = c.path[:length]
 		}
 	case shapeMap:
 		if before.Len() == 0 || after.Len() == 0 {
 			if before.Len() != after.Len() {
-				c.add(path, generic(before, info), generic(after, info))
+				c.add(generic(before, info), generic(after, info))
 			}
 			return
 		}
-		c.maps(path, before, after, info)
+		c.maps(before, after, info)
 	case shapeSlice:
-		c.lists(path, before, after, info)
+		c.lists(before, after, info)
 	default:
 		if !same(before, after, info) {
-			c.add(path, generic(before, info), generic(after, info))
+			c.add(generic(before, info), generic(after, info))
 		}
 	}
 }
@@ -102,24 +120,28 @@ func same(before, after reflect.Value, info *typeInfo) bool {
 	case shapeStruct:
 		return false
 	case shapeQuantity:
+		if before.CanAddr() && after.CanAddr() {
+			return before.Addr().Interface().(*resource.Quantity).String() == after.Addr().Interface().(*resource.Quantity).String()
+		}
 		old, wanted := before.Interface().(resource.Quantity), after.Interface().(resource.Quantity)
 		return old.String() == wanted.String()
 	}
 	return reflect.DeepEqual(before.Interface(), after.Interface())
 }
 
-// JoinPath appends a key to a path; keys with dots or slashes, as labels have them, are put in brackets.
-func JoinPath(path, key string) string {
-	switch {
-	case strings.ContainsAny(key, "./[]"):
-		return path + "[" + key + "]"
-	case path == "":
-		return key
+// key looks at an entry of a map; keys with dots or slashes, as labels have them, are put in brackets.
+func (c *comparison) key(key string, look func()) {
+	if strings.ContainsAny(key, "./[]") {
+		c.below("[", key, "]", look)
+	} else {
+		c.below(".", key, "", look)
 	}
-	return path + "." + key
 }
 
-func (c *comparison) maps(path string, before, after reflect.Value, info *typeInfo) {
+func (c *comparison) maps(before, after reflect.Value, info *typeInfo) {
+	if before.Len() == 0 && after.Len() == 0 {
+		return
+	}
 	var keys []string
 	for _, side := range []reflect.Value{before, after} {
 		for _, key := range side.MapKeys() {
@@ -130,46 +152,52 @@ func (c *comparison) maps(path string, before, after reflect.Value, info *typeIn
 	for _, key := range slices.Compact(keys) {
 		at := reflect.ValueOf(key).Convert(info.typ.Key())
 		old, wanted := before.MapIndex(at), after.MapIndex(at)
-		switch {
-		case old.IsValid() && wanted.IsValid():
-			c.compare(JoinPath(path, key), old, wanted, info.elem)
-		case old.IsValid():
-			c.add(JoinPath(path, key), generic(old, info.elem), nil)
-		default:
-			c.add(JoinPath(path, key), nil, generic(wanted, info.elem))
-		}
+		c.key(key, func() {
+			switch {
+			case old.IsValid() && wanted.IsValid():
+				c.compare(old, wanted, info.elem)
+			case old.IsValid():
+				c.add(generic(old, info.elem), nil)
+			default:
+				c.add(nil, generic(wanted, info.elem))
+			}
+		})
 	}
 }
 
 // claims compares claims by volume, with sizes as people write them. What a claim is called is its field "claim", because the
 // volume is what names it here.
 func (c *comparison) claims(before, after map[string]Claim) {
-	info := infoOf(reflect.TypeFor[Claim]())
+	c.path = append(c.path[:0], "claims"...)
 	for volume, claim := range before {
 		if _, ok := after[volume]; !ok {
-			c.add("claims["+volume+"]", genericClaim(volume, claim), nil)
+			c.below("[", volume, "]", func() { c.add(genericClaim(volume, claim), nil) })
 		}
 	}
 	for volume, claim := range after {
 		old, ok := before[volume]
 		if !ok {
-			c.add("claims["+volume+"]", nil, genericClaim(volume, claim))
+			c.below("[", volume, "]", func() { c.add(nil, genericClaim(volume, claim)) })
 			continue
 		}
-		was, is := reflect.ValueOf(old), reflect.ValueOf(claim)
-		for i := range info.fields {
-			field := &info.fields[i]
-			path := "claims[" + volume + "]."
-			switch field.name {
-			case "capacity":
-				if old.Capacity != claim.Capacity {
-					c.add(path+field.name, genericSize(old.Capacity), genericSize(claim.Capacity))
-				}
-			case "name":
-				c.compare(path+"claim", field.at(was, false), field.at(is, false), field.info)
-			default:
-				c.compare(path+field.name, field.at(was, false), field.at(is, false), field.info)
+		c.below("[", volume, "]", func() { c.claim(&old, &claim) })
+	}
+}
+
+func (c *comparison) claim(old, claim *Claim) {
+	info := infoOf(reflect.TypeFor[Claim]())
+	was, is := reflect.ValueOf(old).Elem(), reflect.ValueOf(claim).Elem()
+	for i := range info.fields {
+		field := &info.fields[i]
+		switch field.name {
+		case "capacity":
+			if old.Capacity != claim.Capacity {
+				c.below(".", field.name, "", func() { c.add(genericSize(old.Capacity), genericSize(claim.Capacity)) })
 			}
+		case "name":
+			c.below(".", "claim", "", func() { c.compare(field.at(was, false), field.at(is, false), field.info) })
+		default:
+			c.below(".", field.name, "", func() { c.compare(field.at(was, false), field.at(is, false), field.info) })
 		}
 	}
 }
@@ -194,11 +222,11 @@ func genericSize(bytes int64) any {
 }
 
 // lists compares lists whose elements have names by name, others as a whole.
-func (c *comparison) lists(path string, before, after reflect.Value, info *typeInfo) {
+func (c *comparison) lists(before, after reflect.Value, info *typeInfo) {
 	name, ok := nameField(info.elem)
 	if !ok || !unique(before, name) || !unique(after, name) {
 		if old, wanted := generic(before, info), generic(after, info); !reflect.DeepEqual(old, wanted) {
-			c.add(path, old, wanted)
+			c.add(old, wanted)
 		}
 		return
 	}
@@ -206,25 +234,27 @@ func (c *comparison) lists(path string, before, after reflect.Value, info *typeI
 	for i := range before.Len() {
 		old := before.Index(i)
 		key := name.at(old, false).String()
-		wanted := element(after, name, key)
-		if !wanted.IsValid() {
-			c.add(path+"["+key+"]", generic(old, info.elem), nil)
-			continue
-		}
-		was = append(was, key)
-		c.compare(path+"["+key+"]", old, wanted, info.elem)
+		wanted := element(after, i, name, key)
+		c.below("[", key, "]", func() {
+			if wanted.IsValid() {
+				was = append(was, key)
+				c.compare(old, wanted, info.elem)
+			} else {
+				c.add(generic(old, info.elem), nil)
+			}
+		})
 	}
 	for i := range after.Len() {
 		wanted := after.Index(i)
 		key := name.at(wanted, false).String()
-		if element(before, name, key).IsValid() {
+		if element(before, i, name, key).IsValid() {
 			is = append(is, key)
 		} else {
-			c.add(path+"["+key+"]", nil, generic(wanted, info.elem))
+			c.below("[", key, "]", func() { c.add(nil, generic(wanted, info.elem)) })
 		}
 	}
 	if !slices.Equal(was, is) {
-		c.add(path+".order", strings.Join(was, ", "), strings.Join(is, ", "))
+		c.below(".", "order", "", func() { c.add(strings.Join(was, ", "), strings.Join(is, ", ")) })
 	}
 }
 
@@ -252,7 +282,13 @@ func unique(list reflect.Value, name *fieldInfo) bool {
 	return true
 }
 
-func element(list reflect.Value, name *fieldInfo, key string) reflect.Value {
+// element returns the element of a name; it is looked for at its old place first.
+func element(list reflect.Value, place int, name *fieldInfo, key string) reflect.Value {
+	if place < list.Len() {
+		if e := list.Index(place); name.at(e, false).String() == key {
+			return e
+		}
+	}
 	for i := range list.Len() {
 		if e := list.Index(i); name.at(e, false).String() == key {
 			return e
