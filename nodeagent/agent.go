@@ -42,6 +42,8 @@ type Config struct {
 	Clock probes.Clock
 	// Now is the time that records note; nil means the real one.
 	Now func() time.Time
+	// Patience is how long a guest may take to put memory to use that it was given, or to give some back. 0 means 30 s.
+	Patience time.Duration
 	// Describe fills in what GetNode answers about the host; nil leaves it empty.
 	Describe func(ctx context.Context, node *api.Node)
 	Logger   *slog.Logger
@@ -60,6 +62,7 @@ type Agent struct {
 	hosts      *hostShare
 	secrets    *credentialFiles
 	ports      *ports
+	refusals   *refusals
 	// failedReads, swept and learned belong to the goroutine of Run.
 	failedReads int
 	swept       bool
@@ -83,6 +86,9 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	if config.Now == nil {
 		config.Now = time.Now
 	}
+	if config.Patience <= 0 {
+		config.Patience = 30 * time.Second
+	}
 	machines := filepath.Join(config.StateDir, "vms")
 	if err := os.MkdirAll(machines, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
 		return nil, fmt.Errorf("making the state directory: %w", err)
@@ -93,8 +99,8 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	}
 	a := &Agent{
 		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(), clock: config.Clock,
-		reader: domainxml.NewReader(),
-		view:   newView("the agent has not read the host yet"),
+		reader: domainxml.NewReader(), refusals: newRefusals(),
+		view: newView("the agent has not read the host yet"),
 	}
 	settings := settings{}
 	for _, option := range options {

@@ -23,6 +23,8 @@ type conclusions struct {
 	failure string
 	// unreadConfig and unreadLive are the paths of what is unknown in the definition and in the running guest's XML.
 	unreadConfig, unreadLive []string
+	// headroom is what the running guest can be changed to; nil when it is off.
+	headroom *api.Headroom
 }
 
 func (c *conclusions) unread() []string {
@@ -49,15 +51,28 @@ func (a *Agent) conclude(record, started *domainxml.Record, domain hypervisor.Do
 	switch {
 	case domain.Live == "":
 	case before != nil && before.domain.live == read.live:
-		now.running, now.unreadLive = before.conclusions.running, before.unreadLive
+		now.running, now.unreadLive, now.headroom = before.conclusions.running, before.unreadLive, before.headroom
 	case started == nil:
-		now.unreadLive = a.reader.Unread(domain.Live)
+		now.unreadLive, now.headroom = a.reader.Unread(domain.Live), headroomOf(domain.Live)
 	default:
 		// A guest that cannot be compared is told without a difference: the next boot gives it what is defined.
 		now.running, now.unreadLive, _ = a.inspect(started, domain.Live, (*domainxml.Reader).InspectRunning)
 		now.running = foreignTo(started, now.running)
+		now.headroom = headroomOf(domain.Live)
 	}
 	return now
+}
+
+// headroomOf is nil for a guest whose XML cannot be read.
+func headroomOf(live string) *api.Headroom {
+	found, err := domainxml.HeadroomOf(live)
+	if err != nil {
+		return nil
+	}
+	return &api.Headroom{
+		MaxVcpus: uint32(found.MaxVCPUs), MaxMemoryBytes: found.MaxMemory, BalloonBytes: found.Balloon, //nolint:gosec // libvirt bounds them
+		FreePciSlots: uint32(max(found.FreeSlots, 0)), //nolint:gosec // at most a few hundred
+	}
 }
 
 // definitionDigest changes with everything that decides about drift. What the record notes since it was written (that the

@@ -197,6 +197,14 @@ func (e *execution) define(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var operations []domainxml.Operation
+	live := e.changesGuest()
+	if live {
+		// All of it is decided before anything is touched.
+		if operations, err = e.operations(ctx, record); err != nil {
+			return err
+		}
+	}
 	if e.request.GetReplace() && e.defined() {
 		if err := e.undefine(ctx, before); err != nil {
 			return err
@@ -211,9 +219,8 @@ func (e *execution) define(ctx context.Context) error {
 	if err := e.refresh(ctx, volumes); err != nil {
 		return err
 	}
-	if e.request.GetPower() == "" && e.active() && e.request.GetLive() {
-		record.Pending = 0
-		return e.mark(ctx, record)
+	if live {
+		return e.change(ctx, record, operations)
 	}
 	return nil
 }
@@ -255,17 +262,33 @@ func (e *execution) write(ctx context.Context, record *domainxml.Record, definit
 
 // refresh makes ready what the next power-on needs, whoever switches the guest on. What a running guest has open is left.
 func (e *execution) refresh(ctx context.Context, volumes []domainxml.Volume) error {
-	var open map[string]bool
-	if e.active() {
-		open = map[string]bool{}
+	open, err := e.open(ctx)
+	if err != nil {
+		return err
 	}
-	if e.active() && e.now.running != nil {
+	e.fresh = !e.active()
+	return e.prepareVolumes(ctx, volumes, open)
+}
+
+// open returns what the running guest has open: what its record tells of, and what it was given since; nil when it is off.
+func (e *execution) open(ctx context.Context) (map[string]bool, error) {
+	if !e.active() {
+		return nil, nil //nolint:nilnil // nothing is open
+	}
+	domain, err := e.agent.hypervisor.Domain(ctx, e.name)
+	if err != nil {
+		return nil, fmt.Errorf("reading domain %s: %w", e.name, err)
+	}
+	open := map[string]bool{}
+	for _, path := range domainxml.Sources(domain.Live) {
+		open[path] = true
+	}
+	if e.now.running != nil {
 		for _, volume := range e.now.running.Volumes {
 			open[volume.Path] = true
 		}
 	}
-	e.fresh = !e.active()
-	return e.prepareVolumes(ctx, volumes, open)
+	return open, nil
 }
 
 // prepareVolumes makes the volumes of a definition ready. A config drive tells the guest the addresses of tagged devices,

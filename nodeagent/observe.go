@@ -29,6 +29,8 @@ type facts struct {
 	config, live [sha256.Size]byte
 	// ID tells one run of the guest from the next; empty while it is off.
 	ID string
+	// refused is what this run of the guest could not be given.
+	refused refusal
 }
 
 func factsOf(domain hypervisor.Domain) facts {
@@ -66,6 +68,7 @@ type seen struct {
 // not change is taken over from it.
 func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 	read := factsOf(domain)
+	read.refused = a.refusals.of(domain.Name, read.ID)
 	if before != nil && before.domain == read {
 		return before
 	}
@@ -129,6 +132,12 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		now.problem = now.failure
 		message.Problem = now.problem
 	}
+	if read.refused.hash != "" {
+		message.LiveRefused = &api.LiveRefusal{Hash: read.refused.hash, Reason: read.refused.reason}
+	}
+	if headroom := now.headroom; headroom != nil {
+		message.Headroom = headroom
+	}
 	now.message = message
 	return now
 }
@@ -189,7 +198,7 @@ func fingerprint(now *seen, config string) string {
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00", now.domain.UUID, stateName(now.domain.State), running, applied)
 	before, metadata, _ := strings.Cut(config, "<metadata>")
 	_, after, _ := strings.Cut(metadata, "</metadata>")
-	fmt.Fprintf(h, "%s\x00%s", before, after)
+	fmt.Fprintf(h, "%s\x00%s\x00%s", before, after, now.domain.refused.hash)
 	for _, change := range now.conclusions.running {
 		fmt.Fprintf(h, "\x00%s\x00%s\x00%s", change.GetPath(), change.GetBefore(), change.GetAfter())
 	}

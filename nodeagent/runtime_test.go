@@ -35,6 +35,8 @@ type rig struct {
 	client api.AgentClient
 	stop   func()
 	now    func() time.Time // the agent's, nil for the real one
+	// patience is the agent's.
+	patience time.Duration
 
 	mu      sync.Mutex
 	domains map[string]*api.Domain
@@ -95,7 +97,7 @@ func (r *rig) start(h hypervisor.Hypervisor, options ...nodeagent.Option) {
 	r.t.Helper()
 	agent, err := nodeagent.New(nodeagent.Config{
 		Node: "host-1", StateDir: filepath.Join(r.dir, "state"), DomainType: "qemu", Resync: 50 * time.Millisecond,
-		Clock: quick{}, Now: r.now, Logger: logger(r),
+		Clock: quick{}, Now: r.now, Patience: r.patience, Logger: logger(r),
 	}, h, options...)
 	if err != nil {
 		r.t.Fatal(err)

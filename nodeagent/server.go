@@ -126,7 +126,7 @@ func (s *Server) Execute(request *api.ExecuteRequest, stream api.Agent_ExecuteSe
 func statusOf(err error) error {
 	code := codes.Unavailable
 	switch {
-	case errors.Is(err, ErrStale):
+	case errors.Is(err, ErrStale), errors.Is(err, ErrNotLive):
 		code = codes.Aborted
 	case errors.Is(err, ErrInvalid), errors.Is(err, imports.ErrRefused), errors.Is(err, hypervisor.ErrInvalid), errors.Is(err, hypervisor.ErrConflict):
 		code = codes.InvalidArgument

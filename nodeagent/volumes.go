@@ -94,8 +94,9 @@ func (v *volumes) prepare(ctx context.Context, m *machine, live []*domainxml.Rec
 			}
 			group.Go(func() error {
 				if kept := v.running(m, source, live); kept != nil {
-					out[i] = *kept
-					return nil
+					var err error
+					out[i], err = v.largest(m, *kept, v.files.Volume(m.address, m.spec(), source, m.claim(source.Name)))
+					return err
 				}
 				volume, err := v.one(groupCtx, m, source, live, progress)
 				if err != nil {

@@ -1,6 +1,7 @@
 package disks
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,4 +92,28 @@ func removedFix(v volume) string {
 // isRecord tells a record's name from a temporary file's.
 func isRecord(name string) bool {
 	return strings.HasSuffix(name, recordExt) && !strings.HasPrefix(name, ".")
+}
+
+// NoteCapacity writes down that a disk has grown while a guest had it open, to capacity bytes. A disk without a record needs
+// none: its size is read off the image when the guest is off.
+func (s *Store) NoteCapacity(ctx context.Context, path string, capacity int64) error {
+	records, err := s.records()
+	for id, record := range records {
+		if record.Path != path || record.CapacityBytes >= capacity {
+			continue
+		}
+		key, file := id, s.files.Record(record.Address, record.Volume)
+		if record.Kind == KindClaim {
+			key, file = claimKey(id), s.files.ClaimRecord(record.Address.Namespace, record.Address.Name)
+		}
+		release, err := s.lock(ctx, key)
+		if err != nil {
+			return err
+		}
+		record.CapacityBytes = capacity
+		err = writeRecordFile(file, id, record)
+		release()
+		return err
+	}
+	return err
 }

@@ -247,16 +247,9 @@ func alignDisk(want, have *node, name string) {
 			}
 		})
 	}
-	if have.get("device") != "cdrom" {
-		return
-	}
-	// A drive keeps what it was started with, whatever is inserted.
-	driver, theirs := want.child("driver"), have.child("driver")
-	for _, name := range []string{"cache", "io", "discard"} {
-		if driver != nil && theirs != nil {
-			driver.drop(name)
-			theirs.drop(name)
-		}
+	if have.get("device") == "cdrom" {
+		withoutMedium(want)
+		withoutMedium(have)
 	}
 }
 

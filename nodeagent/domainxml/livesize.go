@@ -49,9 +49,14 @@ func memoryOfGuest(domain *node) guestMemory {
 		}
 	}
 	out.boot = text(domain.child("memory")) - min(out.size, text(domain.child("memory")))
-	// libvirt counts what the guest has of virtio-mem to the balloon's memory.
+	// libvirt counts what the guest has of virtio-mem to the balloon's memory, once an event of QEMU's has told it.
 	now := text(domain.child("currentMemory"))
-	out.balloon = min(now-min(out.given, now), out.boot)
+	switch now {
+	case out.boot, out.boot + out.requested:
+		out.balloon = out.boot
+	default:
+		out.balloon = min(now-min(out.given, now), out.boot)
+	}
 	return out
 }
 
@@ -287,4 +292,42 @@ func onPCI(element *node) bool {
 		return kind == "scsi" || kind == "virtio-serial" || (kind == "usb" && element.get("model") != "none")
 	}
 	return false
+}
+
+// MemoryOnItsWay says what a running guest has still to do about the memory that was plugged in; empty for nothing.
+func MemoryOnItsWay(live string) string {
+	domain, err := parseFast(live)
+	if err != nil {
+		return ""
+	}
+	normalise(domain)
+	switch memory := memoryOfGuest(domain); {
+	case memory.given < memory.requested:
+		return "the guest does not use the memory that was plugged in: it still boots, or has no driver for virtio-mem"
+	case memory.given > memory.requested:
+		return "the guest does not give back the memory that was plugged in: it needs it, or has no driver for virtio-mem"
+	}
+	return ""
+}
+
+// Sources returns the files and devices that the disks of a domain are made of, those below others included.
+func Sources(document string) []string {
+	domain, err := parseFast(document)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, element := range domain.devices() {
+		if element.name != "disk" {
+			continue
+		}
+		element.eachChild(func(part *node) {
+			for _, name := range []string{"file", "dev"} {
+				if path := part.get(name); part.name == "source" && path != "" {
+					out = append(out, path)
+				}
+			}
+		})
+	}
+	return out
 }

@@ -44,6 +44,7 @@ func compareRunning(want, have *node) []Difference {
 	withoutResolved(want, have)
 	samePlaces(want, have)
 	sameMemory(want, have)
+	sameDrives(want, have)
 	return compare(want, have)
 }
 
@@ -134,6 +135,31 @@ func samePlaces(want, have *node) {
 		isDrive := func(child *node) bool { return child.name == "address" && child.get("type") == "drive" }
 		device.children = slices.DeleteFunc(device.children, isDrive)
 		wanted.children = slices.DeleteFunc(wanted.children, isDrive)
+	}
+}
+
+// sameDrives leaves out what a CD-ROM drive keeps when another medium is inserted.
+func sameDrives(want, have *node) {
+	drives := map[string]*node{}
+	for _, device := range want.devicesOf("disk") {
+		if device.get("device") == "cdrom" {
+			drives[device.child("alias").get("name")] = device
+		}
+	}
+	for _, device := range have.devicesOf("disk") {
+		if wanted := drives[device.child("alias").get("name")]; wanted != nil && device.get("device") == "cdrom" {
+			withoutMedium(wanted)
+			withoutMedium(device)
+		}
+	}
+}
+
+// withoutMedium takes out how the medium of a CD-ROM drive is opened: that is the drive's own, as it was started.
+func withoutMedium(drive *node) {
+	for _, name := range []string{"cache", "io", "discard"} {
+		if driver := drive.child("driver"); driver != nil {
+			driver.drop(name)
+		}
 	}
 }
 

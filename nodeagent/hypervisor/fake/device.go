@@ -252,7 +252,14 @@ func update(d *domain, named *devicexml.Device, device string) error {
 		return refused("live update of device '%s' is not supported", named.Kind)
 	}
 	d.Live = d.Live[:found.Start] + devicexml.KeepAssigned(old, device) + d.Live[found.End:]
-	return nil
+	if named.Kind != "memory" || was.Target.Requested == nil {
+		return nil
+	}
+	s, err := sizeOf(d.Live)
+	if err == nil && s.Current != nil {
+		d.Live = setKiB(d.Live, "currentMemory", s.Current.kib()-was.Target.Requested.kib()+now.Target.Requested.kib())
+	}
+	return err
 }
 
 var (

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"encoding/xml"
 	"fmt"
 	"regexp"
@@ -13,6 +14,9 @@ type size struct {
 		Current uint `xml:"current,attr"`
 		Max     uint `xml:",chardata"`
 	} `xml:"vcpu"`
+	List []struct {
+		Enabled string `xml:"enabled,attr"`
+	} `xml:"vcpus>vcpu"`
 	Memory    quantity  `xml:"memory"`
 	Current   *quantity `xml:"currentMemory"`
 	MaxMemory *struct {
@@ -52,10 +56,16 @@ func sizeOf(live string) (size, error) {
 
 // vcpus returns how many vCPUs the guest has.
 func (s *size) vcpus() uint {
-	if s.VCPU.Current > 0 {
-		return s.VCPU.Current
+	if s.VCPU.Current > 0 || len(s.List) == 0 {
+		return cmp.Or(s.VCPU.Current, s.VCPU.Max)
 	}
-	return s.VCPU.Max
+	count := uint(0)
+	for _, vcpu := range s.List {
+		if vcpu.Enabled == "yes" {
+			count++
+		}
+	}
+	return count
 }
 
 // virtioMem returns what virtio-mem devices give the guest, in KiB.
@@ -70,6 +80,8 @@ func (s *size) virtioMem() uint64 {
 }
 
 var (
+	listedVCPU     = regexp.MustCompile(`<vcpu\s[^>]*\senabled=["'][a-z]*["']`)
+	enabledOfVCPU  = regexp.MustCompile(`enabled=["'][a-z]*["']$`)
 	vcpuElement    = regexp.MustCompile(`<vcpu(\s[^>]*)?>\s*[0-9]+\s*</vcpu>`)
 	currentOfVCPU  = regexp.MustCompile(`\scurrent=("[0-9]*"|'[0-9]*')`)
 	currentElement = regexp.MustCompile(`<current(\s[^>]*)?>\s*[0-9]+\s*</current>`)
@@ -78,6 +90,14 @@ var (
 
 // setVCPUs writes how many vCPUs a guest has.
 func setVCPUs(live string, count, most uint) string {
+	listed := uint(0)
+	live = listedVCPU.ReplaceAllStringFunc(live, func(element string) string {
+		enabled := "enabled='no'"
+		if listed++; listed <= count {
+			enabled = "enabled='yes'"
+		}
+		return enabledOfVCPU.ReplaceAllString(element, enabled)
+	})
 	written := vcpuElement.FindStringSubmatch(live)
 	if written == nil {
 		return strings.Replace(live, "</domain>", fmt.Sprintf("<vcpu current='%d'>%d</vcpu></domain>", count, most), 1)
