@@ -44,18 +44,9 @@ type execution struct {
 // Execute carries out one step. It is safe to repeat: each part does nothing when its work is done. A step that was
 // interrupted anywhere leaves a state that the next plan understands.
 func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progress func(string)) (fingerprint string, err error) {
-	e := &execution{agent: a, request: request, progress: progress}
-	if e.address, err = schemas.ParseAddress(request.GetAddress()); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	if err := checkNames(e.address); err != nil {
+	e, err := a.newExecution(request, progress)
+	if err != nil {
 		return "", err
-	}
-	e.name = cmp.Or(request.GetAdopt(), request.GetDomain(), a.view.nameOf(e.address))
-	if !request.GetDestroy() && !request.GetRetire() {
-		if e.machine, err = readMachine(e.address, request.GetVm()); err != nil {
-			return "", err
-		}
 	}
 	unlock, err := a.locks.lock(ctx, e.name)
 	if err != nil {
@@ -85,6 +76,25 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 		return "", err
 	}
 	return e.fingerprint(), nil
+}
+
+// newExecution reads a request.
+func (a *Agent) newExecution(request *api.ExecuteRequest, progress func(string)) (*execution, error) {
+	e := &execution{agent: a, request: request, progress: progress}
+	var err error
+	if e.address, err = schemas.ParseAddress(request.GetAddress()); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := checkNames(e.address); err != nil {
+		return nil, err
+	}
+	e.name = cmp.Or(request.GetAdopt(), request.GetDomain(), a.view.nameOf(e.address))
+	if !request.GetDestroy() && !request.GetRetire() {
+		if e.machine, err = readMachine(e.address, request.GetVm()); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
 }
 
 // read looks at the domain again.
@@ -202,7 +212,7 @@ func (e *execution) define(ctx context.Context) error {
 	if live {
 		// All of it is decided before anything is touched.
 		if operations, err = e.operations(ctx, record); err != nil {
-			return err
+			return e.refuse(record, err)
 		}
 	}
 	if e.request.GetReplace() && e.defined() {

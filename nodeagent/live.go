@@ -22,6 +22,13 @@ import (
 // (Domain.live_refused), so that a new plan restarts the guest.
 var ErrNotLive = errors.New("the running guest cannot be changed so without a restart")
 
+// notLiveError is ErrNotLive with its reason.
+type notLiveError struct{ reason string }
+
+func (e *notLiveError) Error() string { return ErrNotLive.Error() + ": " + e.reason }
+
+func (e *notLiveError) Is(target error) bool { return target == ErrNotLive }
+
 // refusal is what one run of a guest could not be given.
 type refusal struct {
 	run, hash, reason string
@@ -65,7 +72,7 @@ func (e *execution) changesGuest() bool {
 // operations works out what makes the running guest what a record stands for. Nothing is touched.
 func (e *execution) operations(ctx context.Context, record *domainxml.Record) ([]domainxml.Operation, error) {
 	if refused := e.agent.refusals.of(e.name, e.now.domain.ID); refused.hash == record.Hash {
-		return nil, fmt.Errorf("%w: %s", ErrNotLive, refused.reason)
+		return nil, &notLiveError{refused.reason}
 	}
 	domain, err := e.agent.hypervisor.Domain(ctx, e.name)
 	if err != nil {
@@ -87,7 +94,7 @@ func (e *execution) compared(record *domainxml.Record, domain hypervisor.Domain)
 	var not *domainxml.NotLiveError
 	switch {
 	case errors.As(err, &not):
-		return nil, e.refuse(record, not.Error())
+		return nil, &notLiveError{not.Error()}
 	case err != nil:
 		return nil, fmt.Errorf("%w: comparing the running guest: %w", ErrInvalid, err)
 	}
@@ -106,10 +113,13 @@ func (a *Agent) machineOf(record *domainxml.Record) (domainxml.Machine, error) {
 	return domainxml.Machine{Address: record.Address, Spec: spec, Host: host, Volumes: record.Volumes}, nil
 }
 
-// refuse remembers what this run of the guest cannot be given.
-func (e *execution) refuse(record *domainxml.Record, reason string) error {
-	e.agent.refusals.note(e.name, refusal{run: e.now.domain.ID, hash: record.Hash, reason: reason})
-	return fmt.Errorf("%w: %s", ErrNotLive, reason)
+// refuse remembers what this run of the guest cannot be given, when that is the error.
+func (e *execution) refuse(record *domainxml.Record, err error) error {
+	var not *notLiveError
+	if errors.As(err, &not) {
+		e.agent.refusals.note(e.name, refusal{run: e.now.domain.ID, hash: record.Hash, reason: not.reason})
+	}
+	return err
 }
 
 // change makes the running guest what was defined for it, operation by operation, and marks it as that. A step that ends
@@ -121,7 +131,7 @@ func (e *execution) change(ctx context.Context, record *domainxml.Record, operat
 		switch err := e.operate(ctx, operation); {
 		case errors.Is(err, hypervisor.ErrRefused):
 			_, reason, _ := strings.Cut(err.Error(), hypervisor.ErrRefused.Error()+": ")
-			return e.refuse(record, operation.Text+": "+reason)
+			return e.refuse(record, &notLiveError{operation.Text + ": " + reason})
 		case errors.Is(err, hypervisor.ErrNotRunning), errors.Is(err, hypervisor.ErrNotFound):
 			return fmt.Errorf("%w: the guest of %s has ended", ErrStale, e.name)
 		case err != nil:
@@ -180,7 +190,7 @@ func (e *execution) arrived(ctx context.Context, record *domainxml.Record) error
 		}
 		left, err := e.compared(record, domain)
 		if err != nil {
-			return err
+			return e.refuse(record, err)
 		}
 		waiting := domainxml.MemoryOnItsWay(domain.Live)
 		for _, operation := range left {
@@ -200,7 +210,7 @@ func (e *execution) arrived(ctx context.Context, record *domainxml.Record) error
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the guest of %s: %w", e.name, context.Cause(ctx))
 		case <-deadline.C:
-			return e.refuse(record, waiting)
+			return e.refuse(record, &notLiveError{waiting})
 		case <-look.C:
 		}
 	}

@@ -246,6 +246,7 @@ func alignDisk(want, have *node, name string) {
 				part.drop("index")
 			}
 		})
+		withoutEmptySource(disk)
 	}
 	if have.get("device") == "cdrom" {
 		withoutMedium(want)

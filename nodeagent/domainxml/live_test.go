@@ -134,13 +134,23 @@ func TestLive(t *testing.T) {
 		},
 		{name: "as much memory as was plugged in", edits: []string{"guest: 256Mi", "guest: 384Mi"}, guest: plugged(128, 1024, 384)},
 		{
-			name: "the memory that was plugged in goes", guest: plugged(128, 1024, 384),
+			name: "the memory that was plugged in is not wanted any more", guest: plugged(128, 1024, 384),
+			want: []string{"memory 131072: setting the balloon to 128 MiB"},
+		},
+		{
+			name: "much less memory than was plugged in", edits: []string{"guest: 256Mi", "guest: 128Mi"}, guest: plugged(128, 1024, 384),
+			want: []string{"update: setting the plugged-in memory to 0 MiB, beside the 256 MiB that the guest was started with", "memory 131072: setting the balloon to 128 MiB"},
+		},
+		{
+			name: "the memory that was plugged in goes, without a balloon", guest: append(plugged(128, 1024, 384), `<memballoon model="virtio-non-transitional"`, `<memballoon model="none"`),
 			want: []string{"update: setting the plugged-in memory to 0 MiB, beside the 256 MiB that the guest was started with"}, device: `<requested unit="KiB">0</requested>`,
 		},
+		{name: "memory that the balloon has already", guest: plugged(128, 1024, 256)},
+		{name: "memory that libvirt has not counted yet", edits: []string{"guest: 256Mi", "guest: 384Mi"}, guest: plugged(128, 1024, 256)},
 		{name: "less memory", edits: []string{"guest: 256Mi", "guest: 192Mi"}, want: []string{"memory 196608: setting the balloon to 192 MiB"}},
 		{
 			name: "less memory than before plugging in", edits: []string{"guest: 256Mi", "guest: 192Mi"}, guest: plugged(128, 1024, 384),
-			want: []string{"update: setting the plugged-in memory to 0 MiB, beside the 256 MiB that the guest was started with", "memory 196608: setting the balloon to 192 MiB"},
+			want: []string{"memory 65536: setting the balloon to 64 MiB"},
 		},
 		{
 			name: "memory comes back from the balloon before more is plugged in", edits: []string{"guest: 256Mi", "guest: 384Mi"},

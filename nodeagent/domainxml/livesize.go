@@ -24,6 +24,8 @@ type guestMemory struct {
 	// balloon is what of boot the guest has left; boot without a balloon.
 	balloon    uint64
 	hasBalloon bool
+	// untold says that what was plugged in may not be counted yet: libvirt does so at an event of the balloon's.
+	untold bool
 }
 
 // memoryOfGuest reads a running domain that is normalised.
@@ -49,14 +51,10 @@ func memoryOfGuest(domain *node) guestMemory {
 		}
 	}
 	out.boot = text(domain.child("memory")) - min(out.size, text(domain.child("memory")))
-	// libvirt counts what the guest has of virtio-mem to the balloon's memory, once an event of QEMU's has told it.
+	// libvirt counts what the guest has of virtio-mem to the balloon's memory.
 	now := text(domain.child("currentMemory"))
-	switch now {
-	case out.boot, out.boot + out.requested:
-		out.balloon = out.boot
-	default:
-		out.balloon = min(now-min(out.given, now), out.boot)
-	}
+	out.balloon = min(now-min(out.given, now), out.boot)
+	out.untold = out.given > 0 && now == out.boot
 	return out
 }
 
@@ -67,7 +65,11 @@ func alignMemory(have *node) {
 	if devices := have.child("devices"); devices != nil {
 		devices.children = slices.DeleteFunc(devices.children, func(child *node) bool { return child == memory.device })
 	}
-	setMemory(have, memory.boot+memory.requested, memory.balloon+memory.requested)
+	now := memory.balloon + memory.requested
+	if memory.untold {
+		now = memory.boot + memory.requested
+	}
+	setMemory(have, memory.boot+memory.requested, now)
 }
 
 // setMemory writes how much memory a guest was started with and how much of it it has, in KiB.
@@ -99,19 +101,13 @@ func (c *liveChange) memory() {
 	normalise(raw)
 	have := memoryOfGuest(raw)
 	want := inMiB(kibOf(element.text))
-	plugged, left := uint64(0), want
-	if want > have.boot {
-		plugged, left = want-have.boot, have.boot
-	}
-	if want == inMiB(have.boot) {
-		left = have.boot
-	}
+	plugged, left := have.divide(want)
 	var operations []Operation
 	if plugged != have.requested {
 		operations = append(operations, c.plugMemory(have, plugged))
 	}
 	switch {
-	case left == have.balloon:
+	case left == have.balloon, left == have.boot && have.untold:
 	case have.hasBalloon:
 		operations = append(operations, Operation{Kind: OperationMemory, Text: fmt.Sprintf("setting the balloon to %d MiB", left>>10), KiB: left})
 	default:
@@ -128,6 +124,23 @@ func (c *liveChange) memory() {
 			ours.children[i].set("memory", cell.get("memory"))
 		}
 	}
+}
+
+// divide says how much memory is to be plugged in and how much the balloon is to leave of the rest, in KiB, so that the guest
+// has as much as is wanted. What was plugged in stays while the balloon can take as much: a guest gives pages to its balloon
+// at any time, and a whole block only when nothing in it is in use.
+func (m *guestMemory) divide(want uint64) (plugged, left uint64) {
+	switch {
+	case want == inMiB(m.boot) && m.requested == 0:
+		return 0, m.boot
+	case want >= m.boot+m.requested:
+		return want - m.boot, m.boot
+	case m.hasBalloon && want >= m.requested+m.boot/8:
+		return m.requested, want - m.requested
+	case want > m.boot:
+		return want - m.boot, m.boot
+	}
+	return 0, want
 }
 
 // plugMemory asks for another size of the memory that is plugged in, in KiB.

@@ -97,6 +97,13 @@ func withoutResolved(want, have *node) {
 	}
 }
 
+// withoutEmptySource takes out what a drive has in place of a source once its medium was ejected. Indexes are gone already.
+func withoutEmptySource(disk *node) {
+	if source := disk.child("source"); source != nil && len(source.attrs)+len(source.children) == 0 {
+		disk.without("source")
+	}
+}
+
 func withoutResolvedParts(device *node) {
 	for _, part := range device.children {
 		switch {
@@ -109,6 +116,9 @@ func withoutResolvedParts(device *node) {
 		case device.name == "vsock" && part.name == "cid" && part.get("auto") == "yes":
 			part.drop("address")
 		}
+	}
+	if device.name == "disk" {
+		withoutEmptySource(device)
 	}
 }
 

@@ -1,0 +1,313 @@
+package nodeagent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/nodeagent/images"
+)
+
+// checkLimit bounds the check of one step: a registry that does not answer is a problem of its own.
+const checkLimit = 15 * time.Second
+
+// Check says what would keep a step from being carried out now, in words for people, and why a running guest could not be
+// changed live although the step asks for it. It changes nothing. The error is for a host that cannot be asked.
+func (a *Agent) Check(ctx context.Context, request *api.ExecuteRequest) (problems []string, notLive string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	e, err := a.newExecution(request, func(string) {})
+	if err != nil {
+		return []string{err.Error()}, "", nil
+	}
+	c := &check{execution: e}
+	if err := e.check(ctx); err != nil {
+		return c.problems, "", c.note(err)
+	}
+	if e.machine == nil {
+		return nil, "", nil
+	}
+	if err := c.host(); err != nil {
+		return nil, "", err
+	}
+	c.clashes()
+	c.files(ctx)
+	volumes := c.volumes(ctx)
+	if err := c.definition(ctx, volumes); err != nil {
+		return nil, "", err
+	}
+	return c.problems, c.notLive, nil
+}
+
+// check is one step that is looked at.
+type check struct {
+	*execution
+	assignment domainxml.Assignment
+	problems   []string
+	notLive    string
+}
+
+func (c *check) problem(format string, arguments ...any) {
+	c.problems = append(c.problems, fmt.Sprintf(format, arguments...))
+}
+
+// note takes what would fail for a problem; that the hypervisor does not answer is none of the step's.
+func (c *check) note(err error) error {
+	if errors.Is(err, hypervisor.ErrUnavailable) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if err != nil {
+		c.problem("%s", err)
+	}
+	return nil
+}
+
+// host looks whether the host has what the VM needs: programs and devices, CPUs of its own, memory.
+func (c *check) host() error {
+	hosts, spec := c.agent.hosts, c.machine.spec()
+	if err := hosts.capabilities.Check(spec); err != nil {
+		c.problem("%s", err)
+	}
+	if c.now != nil && c.now.record != nil {
+		c.assignment = c.now.record.Assignment
+	}
+	if wants := wantedDevices(c.machine); len(wants) > 0 || dedicated(spec) {
+		hosts.mu.Lock()
+		chosen, err := c.tryToChoose(wants, c.assignment)
+		hosts.mu.Unlock()
+		if err := c.note(err); err != nil {
+			return err
+		}
+		c.assignment = chosen
+	}
+	if power := c.request.GetPower(); power == "on" || power == "cycle" {
+		if err := c.note(c.checkHugepages(c.assignment)); err != nil {
+			return err
+		}
+	}
+	if have, wanted := memoryOf(hosts.root), domainxml.GuestMemory(spec); have > 0 && wanted > have {
+		c.problem("the guest wants %s of memory and the host has %s; ask for less in memory.guest, or use another host",
+			diskfile.FormatBytes(int64(wanted)), diskfile.FormatBytes(int64(have))) //nolint:gosec // memory of machines
+	}
+	return nil
+}
+
+// memoryOf is the memory of a host in bytes; 0 when it cannot be read.
+func memoryOf(root string) uint64 {
+	file, err := os.Open(filepath.Join(root, "proc/meminfo"))
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 1 && fields[0] == "MemTotal:" {
+			kib, err := strconv.ParseUint(fields[1], 10, 64)
+			if err != nil {
+				return 0
+			}
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+// clashes looks for domains that have what must be this VM's alone: its MAC addresses, and its disks. Names and UUIDs are the
+// hypervisor's to look at.
+func (c *check) clashes() {
+	identity := domainxml.IdentityOf(c.address, c.machine.spec())
+	paths := map[string]string{}
+	for _, source := range c.machine.spec().Volumes {
+		planned := c.agent.volumes.files.Volume(c.address, c.machine.spec(), source, c.machine.claim(source.Name))
+		if keeps(planned.Kind) && !shareable(c.machine.spec(), source) && !onlyReads(c.machine.spec(), source) && !c.machine.claim(source.Name).Shared {
+			paths[planned.Path] = source.Name
+		}
+	}
+	all, _ := c.agent.view.all()
+	for _, other := range all {
+		if foreign, ok := other.message.(*api.Foreign); ok && foreign.GetName() != c.name {
+			for _, mac := range identity.MACs {
+				if slices.Contains(foreign.GetMacs(), mac) {
+					c.problem("domain %s, which is not gitvirt's, has the MAC address %s; give the interface another one", foreign.GetName(), mac)
+				}
+			}
+		}
+		if other.record == nil || other.record.Address == c.address {
+			continue
+		}
+		for _, volume := range other.record.Volumes {
+			if name, used := paths[volume.Path]; used && keeps(volume.Kind) {
+				c.problem("volume %s: %s has the disk %s; two guests that write one disk destroy it", name, other.record.Address, volume.Path)
+			}
+		}
+	}
+}
+
+// files looks at what volumes are made of that are written from Secrets, ConfigMaps and the manifest.
+func (c *check) files(ctx context.Context) {
+	for _, source := range c.machine.spec().Volumes {
+		if !madeOfFiles(source) || ctx.Err() != nil {
+			continue
+		}
+		if _, err := content(c.machine, source); err != nil {
+			c.problem("volume %s: %s", source.Name, err)
+		}
+	}
+}
+
+// volumes returns the volumes as they would be, and looks whether they could be made: images that can be had, disks that do not
+// shrink, and room for all.
+func (c *check) volumes(ctx context.Context) []domainxml.Volume {
+	v, live := c.agent.volumes, c.live()
+	need := map[string]int64{}
+	var out []domainxml.Volume
+	for _, source := range c.machine.spec().Volumes {
+		planned := v.files.Volume(c.address, c.machine.spec(), source, c.machine.claim(source.Name))
+		had := c.present(source)
+		kept := v.running(c.machine, source, live)
+		switch {
+		case kept != nil:
+			grown, err := v.largest(c.machine, *kept, planned)
+			if err != nil {
+				c.problem("%s", err)
+			}
+			need[filepath.Dir(planned.Path)] += grown.Capacity - kept.Capacity
+			planned = grown
+		case source.ContainerDisk != nil:
+			if had != nil {
+				planned = *had
+			}
+			c.image(ctx, source.Name, source.ContainerDisk.Image, source.ContainerDisk.ImagePullSecret, imageOptions(source.ContainerDisk, c.progress), need)
+		case had != nil:
+			planned = *had
+		default:
+			if info, err := os.Stat(planned.Path); errors.Is(err, os.ErrNotExist) {
+				need[filepath.Dir(planned.Path)] += planned.Capacity
+			} else if err == nil && planned.Format == "raw" && info.Mode().IsRegular() && keeps(planned.Kind) {
+				need[filepath.Dir(planned.Path)] += max(0, planned.Capacity-info.Size())
+			}
+		}
+		out = append(out, planned)
+	}
+	c.kernel(ctx, &out, need)
+	c.room(need)
+	return out
+}
+
+// present is the volume as the VM's guest or definition has it, when its source is the same.
+func (c *check) present(source kubevirtv1.Volume) *domainxml.Volume {
+	for _, record := range c.live() {
+		was, err := c.agent.machineOf(record)
+		if err != nil {
+			continue
+		}
+		same := slices.ContainsFunc(was.Spec.Volumes, func(other kubevirtv1.Volume) bool { return canonical(other) == canonical(source) })
+		at := slices.IndexFunc(record.Volumes, func(volume domainxml.Volume) bool { return volume.Name == source.Name })
+		if at >= 0 && (same || madeOfFiles(source)) {
+			return &record.Volumes[at]
+		}
+	}
+	return nil
+}
+
+// canonical is a volume as JSON: quantities that are equal may differ as values.
+func canonical(volume kubevirtv1.Volume) string {
+	encoded, err := json.Marshal(volume)
+	if err != nil {
+		return volume.Name // it always has a JSON form
+	}
+	return string(encoded)
+}
+
+// image looks whether a container image can be had, and adds what would be fetched of it.
+func (c *check) image(ctx context.Context, what, reference, secret string, options images.GetOptions, need map[string]int64, paths ...string) {
+	keychain, err := c.machine.keychain(secret)
+	if err != nil {
+		c.problem("%s: %s", what, err)
+		return
+	}
+	options.Keychain = keychain
+	fetch, err := c.agent.volumes.images.Available(ctx, reference, options, paths...)
+	switch {
+	case ctx.Err() != nil:
+		c.problem("%s: the source of %s does not answer within %s; see that the host reaches it", what, reference, checkLimit)
+	case err != nil:
+		c.problem("%s: %s", what, err)
+	}
+	need[filepath.Join(c.agent.config.StateDir, "images")] += fetch
+}
+
+// kernel looks at the files of kernelBoot.
+func (c *check) kernel(ctx context.Context, out *[]domainxml.Volume, need map[string]int64) {
+	firmware := c.machine.spec().Domain.Firmware
+	if firmware == nil || firmware.KernelBoot == nil || firmware.KernelBoot.Container == nil {
+		return
+	}
+	container := firmware.KernelBoot.Container
+	paths := slices.DeleteFunc([]string{container.KernelPath, container.InitrdPath}, func(path string) bool { return path == "" })
+	c.image(ctx, "kernelBoot", container.Image, container.ImagePullSecret, images.GetOptions{PullPolicy: images.PullPolicy(container.ImagePullPolicy)}, need, paths...)
+	volume := domainxml.Volume{Name: domainxml.KernelBootVolume, Kind: "kernelBoot"}
+	if live := c.live(); len(live) > 0 {
+		if at := slices.IndexFunc(live[0].Volumes, func(volume domainxml.Volume) bool { return volume.Name == domainxml.KernelBootVolume }); at >= 0 {
+			volume = live[0].Volumes[at]
+		}
+	} else if container.KernelPath != "" {
+		volume.Path = filepath.Join(c.agent.config.StateDir, "images", "kernel")
+	}
+	*out = append(*out, volume)
+}
+
+// room looks whether what would be written, or may be in time, has room on the host's file systems.
+func (c *check) room(need map[string]int64) {
+	for _, dir := range slices.Sorted(maps.Keys(need)) {
+		there := dir
+		for there != "/" {
+			if _, err := os.Stat(there); err == nil {
+				break
+			}
+			there = filepath.Dir(there)
+		}
+		free, err := diskfile.Free(there)
+		if err == nil && need[dir] > free {
+			c.problem("%s has %s free, and up to %s would be written there; make room, or ask for less", there, diskfile.FormatBytes(free), diskfile.FormatBytes(need[dir]))
+		}
+	}
+}
+
+// definition has the hypervisor look at what would be defined, and works out how a running guest would become it.
+func (c *check) definition(ctx context.Context, volumes []domainxml.Volume) error {
+	record := c.machine.record(volumes)
+	record.Assignment = c.assignment
+	document, err := c.render(record)
+	if err == nil {
+		err = c.agent.hypervisor.Validate(ctx, document)
+	}
+	if err != nil {
+		return c.note(fmt.Errorf("the definition of %s: %w", c.name, err))
+	}
+	if !c.changesGuest() {
+		return nil
+	}
+	_, err = c.operations(ctx, record)
+	var not *notLiveError
+	if errors.As(err, &not) {
+		c.notLive = not.reason
+		return nil
+	}
+	return c.note(err)
+}
