@@ -227,7 +227,7 @@ func (c *liveChange) align() {
 			}
 		}
 	}
-	alignMemory(c.have)
+	alignMemory(c.want, c.have)
 }
 
 func alignDisk(want, have *node, name string) {

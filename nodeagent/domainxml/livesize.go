@@ -60,13 +60,13 @@ func memoryOfGuest(domain *node) guestMemory {
 
 // alignMemory writes a running guest's memory as that of a guest that was started with all of it: one that was started with
 // 256 MiB and got 128 MiB runs what a rendering with 384 MiB says.
-func alignMemory(have *node) {
+func alignMemory(want, have *node) {
 	memory := memoryOfGuest(have)
 	if devices := have.child("devices"); devices != nil {
 		devices.children = slices.DeleteFunc(devices.children, func(child *node) bool { return child == memory.device })
 	}
 	now := memory.balloon + memory.requested
-	if memory.untold {
+	if element := want.child("memory"); memory.untold && element != nil && inMiB(kibOf(element.text)) == memory.boot+memory.requested {
 		now = memory.boot + memory.requested
 	}
 	setMemory(have, memory.boot+memory.requested, now)

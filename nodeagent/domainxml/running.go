@@ -179,7 +179,7 @@ func sameMemory(want, have *node) {
 	normalise(want)
 	normalise(have)
 	if len(want.devicesOf("memory")) == 0 { // nothing is rendered with memory that is plugged in later
-		alignMemory(have)
+		alignMemory(want, have)
 	}
 	for _, domain := range []*node{want, have} {
 		wholeMiB(domain.child("memory"))
