@@ -291,7 +291,11 @@ func (c *check) room(need map[string]int64) {
 
 // definition has the hypervisor look at what would be defined, and works out how a running guest would become it.
 func (c *check) definition(ctx context.Context, volumes []domainxml.Volume) error {
-	record := c.machine.record(volumes)
+	var before *domainxml.Record
+	if c.now != nil {
+		before = c.now.record
+	}
+	record := c.machine.record(volumes, before)
 	record.Assignment = c.assignment
 	document, err := c.render(record)
 	if err == nil {
