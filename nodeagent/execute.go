@@ -39,6 +39,8 @@ type execution struct {
 	machine *machine
 	// fresh says that the volatile disks were made by this step and nobody has written to them yet.
 	fresh bool
+	// restoring says that the running guest is to become what its own record tells of, whatever is wanted by now.
+	restoring bool
 }
 
 // Execute carries out one step. It is safe to repeat: each part does nothing when its work is done. A step that was
@@ -164,6 +166,8 @@ func (e *execution) run(ctx context.Context) error {
 		if err := e.define(ctx); err != nil {
 			return err
 		}
+	} else if err := e.restore(ctx); err != nil {
+		return err
 	}
 	switch power {
 	case "":

@@ -86,11 +86,13 @@ func (e *execution) compared(record *domainxml.Record, domain hypervisor.Domain)
 	if err != nil {
 		return nil, err
 	}
-	host := e.agent.host(e.address, e.machine.spec())
-	host.Assignment = record.Assignment
-	operations, err := domainxml.Live(was, domainxml.Machine{
-		Address: e.address, Spec: e.machine.spec(), Host: host, Volumes: record.Volumes,
-	}, domain.Live)
+	want := was
+	if !e.restoring {
+		host := e.agent.host(e.address, e.machine.spec())
+		host.Assignment = record.Assignment
+		want = domainxml.Machine{Address: e.address, Spec: e.machine.spec(), Host: host, Volumes: record.Volumes}
+	}
+	operations, err := domainxml.Live(was, want, domain.Live)
 	var not *domainxml.NotLiveError
 	switch {
 	case errors.As(err, &not):
@@ -126,6 +128,21 @@ func (e *execution) refuse(record *domainxml.Record, err error) error {
 // in between is finished by the next one: what is done already shows in the guest's XML.
 func (e *execution) change(ctx context.Context, record *domainxml.Record, operations []domainxml.Operation) error {
 	before := e.now.running
+	if err := e.carryOut(ctx, record, operations); err != nil {
+		return err
+	}
+	if err := e.noteGrown(ctx, record, before); err != nil {
+		return err
+	}
+	record.Pending = 0
+	if err := e.mark(ctx, record); err != nil {
+		return err
+	}
+	return e.agent.volumes.drop(e.address, before.Volumes, record.Volumes)
+}
+
+// carryOut makes operations in the running guest and waits until it has what they bring.
+func (e *execution) carryOut(ctx context.Context, record *domainxml.Record, operations []domainxml.Operation) error {
 	for _, operation := range operations {
 		e.progress(operation.Text)
 		switch err := e.operate(ctx, operation); {
@@ -144,14 +161,7 @@ func (e *execution) change(ctx context.Context, record *domainxml.Record, operat
 		}
 	}
 	e.agent.refusals.forget(e.name)
-	if err := e.noteGrown(ctx, record, before); err != nil {
-		return err
-	}
-	record.Pending = 0
-	if err := e.mark(ctx, record); err != nil {
-		return err
-	}
-	return e.agent.volumes.drop(e.address, before.Volumes, record.Volumes)
+	return nil
 }
 
 func (e *execution) operate(ctx context.Context, operation domainxml.Operation) error {

@@ -44,6 +44,30 @@ func (e *execution) native() []string {
 	return e.now.running.Native
 }
 
+// restore undoes in the running guest what somebody changed in it. The definition is not touched: the guest becomes what its
+// own record tells of. A device that was plugged in is taken away, its file stays where it is.
+func (e *execution) restore(ctx context.Context) error {
+	if !e.changesGuest() || e.now.running == nil || len(e.now.conclusions.running) == 0 {
+		return nil
+	}
+	e.restoring = true
+	record := e.now.record
+	operations, err := e.operations(ctx, record)
+	if err != nil {
+		return err
+	}
+	if err := e.carryOut(ctx, record, operations); err != nil {
+		return err
+	}
+	if err := e.read(ctx); err != nil {
+		return err
+	}
+	if left := e.now.conclusions.running; len(left) > 0 {
+		return e.refuse(record, &notLiveError{left[0].GetPath() + " cannot be undone while the guest runs"})
+	}
+	return nil
+}
+
 // foreignTo leaves out of what differs in a running guest what it had from its start.
 func foreignTo(record *domainxml.Record, changes []*api.Change) []*api.Change {
 	if len(record.Native) == 0 {
