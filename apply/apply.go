@@ -26,7 +26,7 @@ var (
 	// ErrNotReady: the step was carried out, and its guest did not become ready.
 	ErrNotReady = errors.New("the guest is not ready")
 	// ErrLeft: nobody waited for the end of the step. Who carries it out goes on with it.
-	ErrLeft = errors.New("left while it was under way; the agent goes on with it by itself")
+	ErrLeft = errors.New("left while it was under way")
 	// ErrNotBegun: the step was not begun, and nothing was changed.
 	ErrNotBegun = errors.New("not begun")
 )

@@ -172,7 +172,7 @@ func TestRunIsLeft(t *testing.T) {
 		leave()
 	}
 	_, results, took := story(t, &site{}, apply.Options{Pace: apply.Pace{Parallel: 1}}, leave, steps("create a", "create b")...)
-	want := "create VirtualMachine/default/a: left while it was under way; the agent goes on with it by itself\n" +
+	want := "create VirtualMachine/default/a: left while it was under way\n" +
 		"create VirtualMachine/default/b: not begun: interrupted"
 	if got := outcomes(results); got != want || took != 500*time.Millisecond {
 		t.Errorf("after %s got\n%s", took, got)

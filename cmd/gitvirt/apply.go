@@ -4,20 +4,14 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/gitvirt/gitvirt/apply"
-	"github.com/gitvirt/gitvirt/plan"
 )
 
 func (c *cli) applyCommand() *cobra.Command {
 	var f planFlags
-	var approved bool
-	var parallel int
+	var o applyOptions
 	command := &cobra.Command{
 		Use:   "apply [SOURCE|PLAN]",
 		Short: "Show the plan, then carry it out",
@@ -28,7 +22,14 @@ With a file that "gitvirt plan --out" saved, carry out exactly that plan, withou
 manifests are read again at its revision, the host as it is now; when any object is not as it was, the plan is refused as
 stale, with what moved, and nothing is carried out. Steps that were carried out already are passed over.
 
-Exit codes: 0 every step was carried out (also before), 1 an error, a failed step, a stale plan or no approval.`,
+A step is done when its guest is ready (gitvirt.io/ready, else its readiness probe, else that it runs). Machines are started
+after those that they depend on (gitvirt.io/depends-on), at the pace of the Fleet's policy.rollout. After an interrupt no step
+begins any more and those under way are waited for; a second one leaves them. Apply again to go on.
+
+-o json writes a JSON object per line: plan, step_start, progress, step_complete, step_failed, step_not_begun, summary.
+
+Exit codes: 0 every step was carried out (also before), 1 an error, a failed step, a stale plan or no approval,
+130 interrupted before all was done.`,
 		Example: `  gitvirt apply ./fleet
   gitvirt apply --git https://git.example.com/team/fleet.git --rev v1.2 --auto-approve
   gitvirt apply ./fleet --target web-1
@@ -39,12 +40,12 @@ Exit codes: 0 every step was carried out (also before), 1 an error, a failed ste
 			if file, err := f.planFile(args); err != nil {
 				return err
 			} else if file != nil {
-				return c.applyFile(cmd.Context(), &f, file, parallel)
+				return c.applyFile(cmd.Context(), &f, file, &o)
 			}
 			if err := f.source.argument(args); err != nil {
 				return err
 			}
-			return c.apply(cmd.Context(), &f, approved, parallel)
+			return c.apply(cmd.Context(), &f, &o)
 		},
 	}
 	f.source.add(command)
@@ -53,29 +54,32 @@ Exit codes: 0 every step was carried out (also before), 1 an error, a failed ste
 	flags.StringVar(&f.rev, "rev", "", "revision to apply (default: the head of the branch)")
 	f.addSelection(command)
 	c.completesVMs(command, &f.source, nil, 0, "target", "exclude")
-	flags.BoolVar(&approved, "auto-approve", false, "carry the plan out without asking")
-	flags.IntVar(&parallel, "parallel", 8, "steps carried out at a time")
+	flags.BoolVar(&o.approved, "auto-approve", false, "carry the plan out without asking")
+	flags.IntVar(&o.parallel, "parallel", 0, "steps carried out at a time (default: the Fleet's rollout.parallel, else 8)")
+	addOutput(command, &o.output, "text", "json")
 	return command
 }
 
-func (c *cli) apply(ctx context.Context, f *planFlags, approved bool, parallel int) error {
+func (c *cli) apply(ctx context.Context, f *planFlags, o *applyOptions) error {
+	if o.json() && !o.approved {
+		return errors.New("with -o json nobody is asked; read the plan first and give --auto-approve, or apply a plan that was saved")
+	}
 	p, platform, err := c.planHost(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer platform.close()
-	if err := p.Text(c.stdout, plan.TextOptions{Color: c.color(), Node: p.node}); err != nil {
-		return fmt.Errorf("writing the plan: %w", err)
+	if err := c.begin(p, o); err != nil {
+		return err
 	}
 	if p.Unknown != "" {
 		return errSilent
 	}
 	if !p.Empty() {
-		if err := c.approve("Carry out these steps?", approved); err != nil {
+		if err := c.approve("Carry out these steps?", o.approved); err != nil {
 			return err
 		}
-		target := apply.Target{Fleet: p.Fleet, Revision: p.Revision}
-		if err := c.carryOut(ctx, target, p.Plan, platform, parallel); err != nil {
+		if err := c.carryOut(ctx, p, platform, o); err != nil {
 			return err
 		}
 	}
@@ -98,38 +102,5 @@ func (c *cli) approve(question string, approved bool) error {
 	if err != nil || strings.TrimSpace(answer) != "yes" {
 		return errors.New("not approved; nothing was changed")
 	}
-	return nil
-}
-
-func (c *cli) carryOut(ctx context.Context, target apply.Target, p *plan.Plan, platform *platform, parallel int) error {
-	c.printf("\n")
-	began := map[string]time.Time{}
-	results := apply.Run(ctx, target, p.Executable(), platform.host, apply.Options{
-		Pace: apply.Pace{Parallel: parallel},
-		Report: func(event apply.Event) {
-			name := event.Address.Namespace + "/" + event.Address.Name
-			switch {
-			case event.Done && event.Err == nil:
-				c.printf("%s: %s done after %s\n", name, event.Step.Action, time.Since(began[name]).Round(10*time.Millisecond))
-			case event.Done:
-				c.printf("%s: %s FAILED\n", name, event.Step.Action)
-			case event.Progress != "":
-				c.printf("%s: %s\n", name, event.Progress)
-			default:
-				began[name] = time.Now()
-			}
-		},
-	})
-	failed := 0
-	for _, result := range results {
-		if result.Err != nil {
-			failed++
-			fmt.Fprintln(c.stderr, "Error:", result.Err)
-		}
-	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d steps failed; what was carried out stays, run again to go on", failed, len(results))
-	}
-	c.printf("Applied: %d step%s.\n", len(results), plural(len(results)))
 	return nil
 }

@@ -25,10 +25,15 @@ const (
 	exitOK      = 0
 	exitError   = 1
 	exitChanges = 2
+	// exitInterrupted is what shells give a command that ended by an interrupt.
+	exitInterrupted = 130
 )
 
 // errChanges ends a plan that has changes when --detailed-exitcode asks for it.
 var errChanges = errors.New("there are changes")
+
+// errInterrupted ends a command that was interrupted before all was done.
+var errInterrupted = errors.New("interrupted")
 
 // errSilent ends a command that has already said what is wrong.
 var errSilent = errors.New("failed")
@@ -56,6 +61,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitError
 	}
 	fmt.Fprintln(stderr, "Error:", err)
+	if errors.Is(err, errInterrupted) {
+		return exitInterrupted
+	}
 	return exitError
 }
 
@@ -90,7 +98,8 @@ func (c *cli) root() *cobra.Command {
 		Long: `gitvirt keeps virtual machines as a git repository of KubeVirt manifests says: it shows a plan with the
 consequence of every change, applies it through libvirt, keeps it so, and commits the status back to git.
 
-Exit codes: 0 success, 1 an error, 2 "plan --detailed-exitcode" found changes.`,
+Exit codes: 0 success, 1 an error, 2 "plan --detailed-exitcode" found changes, 130 "apply" was
+interrupted before all was done.`,
 		Example: `  gitvirt validate ./fleet
   gitvirt plan ./fleet
   gitvirt apply ./fleet

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/sources"
 )
@@ -166,7 +165,7 @@ func noPlan(path string, head []byte) error {
 }
 
 // applyFile carries out a saved plan if the world is as it was.
-func (c *cli) applyFile(ctx context.Context, f *planFlags, file *plan.File, parallel int) error {
+func (c *cli) applyFile(ctx context.Context, f *planFlags, file *plan.File, o *applyOptions) error {
 	f.asSaved(file)
 	now, platform, err := c.planHost(ctx, f)
 	if err != nil {
@@ -181,16 +180,22 @@ func (c *cli) applyFile(ctx context.Context, f *planFlags, file *plan.File, para
 		c.tellStale(file, &comparison)
 		return errors.New("the plan is stale; nothing was carried out, save a new plan")
 	}
-	if err := now.Text(c.stdout, plan.TextOptions{Color: c.color(), Node: now.node}); err != nil {
-		return fmt.Errorf("writing the plan: %w", err)
+	if err := c.begin(now, o); err != nil {
+		return err
 	}
 	for _, address := range comparison.Done {
+		if o.json() {
+			if err := writeLine(c.stdout, &line{Type: lineDoneAlready, Address: address.String()}); err != nil {
+				return err
+			}
+			continue
+		}
 		c.printf("%s/%s: done already\n", address.Namespace, address.Name)
 	}
 	switch {
 	case !now.Empty():
-		target := apply.Target{Fleet: now.Fleet, Revision: now.Revision}
-		return c.carryOut(ctx, target, now.Plan, platform, parallel)
+		return c.carryOut(ctx, now, platform, o)
+	case o.json():
 	case len(now.Steps) > 0:
 		c.printf("What is left of the plan is blocked or waits; nothing was carried out.\n")
 	case len(comparison.Done) > 0:
