@@ -114,6 +114,9 @@ func (s *Server) Execute(request *api.ExecuteRequest, stream api.Agent_ExecuteSe
 		case text := <-progress:
 			_ = stream.Send(&api.ExecuteEvent{Progress: text}) // a caller that went away does not stop the step
 		case result := <-done:
+			for len(progress) > 0 {
+				_ = stream.Send(&api.ExecuteEvent{Progress: <-progress})
+			}
 			if result.err != nil {
 				return statusOf(result.err)
 			}
