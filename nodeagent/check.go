@@ -39,7 +39,7 @@ func (a *Agent) Check(ctx context.Context, request *api.ExecuteRequest) (problem
 	if err := e.check(ctx); err != nil {
 		return c.problems, "", c.note(err)
 	}
-	if e.machine == nil {
+	if e.machine == nil || request.GetAdopt() != "" { // an adoption changes nothing that could be refused
 		return nil, "", nil
 	}
 	if err := c.host(); err != nil {
@@ -130,10 +130,10 @@ func memoryOf(root string) uint64 {
 // clashes looks for domains that have what must be this VM's alone: its MAC addresses, and its disks. Names and UUIDs are the
 // hypervisor's to look at.
 func (c *check) clashes() {
-	identity := domainxml.IdentityOf(c.address, c.machine.spec())
+	identity := domainxml.IdentityOf(c.made, c.machine.spec())
 	paths := map[string]string{}
 	for _, source := range c.machine.spec().Volumes {
-		planned := c.agent.volumes.files.Volume(c.address, c.machine.spec(), source, c.machine.claim(source.Name))
+		planned := c.agent.volumes.files.Volume(c.made, c.machine.spec(), source, c.machine.claim(source.Name))
 		if keeps(planned.Kind) && !shareable(c.machine.spec(), source) && !onlyReads(c.machine.spec(), source) && !c.machine.claim(source.Name).Shared {
 			paths[planned.Path] = source.Name
 		}
@@ -147,7 +147,7 @@ func (c *check) clashes() {
 				}
 			}
 		}
-		if other.record == nil || other.record.Address == c.address {
+		if other.record == nil || other.domain.Name == c.name || other.record.Address == c.address {
 			continue
 		}
 		for _, volume := range other.record.Volumes {
@@ -177,7 +177,7 @@ func (c *check) volumes(ctx context.Context) []domainxml.Volume {
 	need := map[string]int64{}
 	var out []domainxml.Volume
 	for _, source := range c.machine.spec().Volumes {
-		planned := v.files.Volume(c.address, c.machine.spec(), source, c.machine.claim(source.Name))
+		planned := v.files.Volume(c.made, c.machine.spec(), source, c.machine.claim(source.Name))
 		had := c.present(source)
 		kept := v.running(c.machine, source, live)
 		switch {

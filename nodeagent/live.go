@@ -88,9 +88,7 @@ func (e *execution) compared(record *domainxml.Record, domain hypervisor.Domain)
 	}
 	want := was
 	if !e.restoring {
-		host := e.agent.host(e.address, e.machine.spec())
-		host.Assignment = record.Assignment
-		want = domainxml.Machine{Address: e.address, Spec: e.machine.spec(), Host: host, Volumes: record.Volumes}
+		want = record.Machine(e.machine.spec(), e.agent.host(e.made, e.machine.spec()))
 	}
 	operations, err := domainxml.Live(was, want, domain.Live)
 	var not *domainxml.NotLiveError
@@ -110,9 +108,7 @@ func (a *Agent) machineOf(record *domainxml.Record) (domainxml.Machine, error) {
 		return domainxml.Machine{}, fmt.Errorf("%w: reading the record of the running guest: %w", ErrInvalid, err)
 	}
 	spec := &object.Spec.Template.Spec
-	host := a.host(record.Address, spec)
-	host.Assignment = record.Assignment
-	return domainxml.Machine{Address: record.Address, Spec: spec, Host: host, Volumes: record.Volumes}, nil
+	return record.Machine(spec, a.host(record.Made(), spec)), nil
 }
 
 // refuse remembers what this run of the guest cannot be given, when that is the error.
@@ -138,7 +134,7 @@ func (e *execution) change(ctx context.Context, record *domainxml.Record, operat
 	if err := e.mark(ctx, record); err != nil {
 		return err
 	}
-	return e.agent.volumes.drop(e.address, before.Volumes, record.Volumes)
+	return e.agent.volumes.drop(e.made, before.Volumes, record.Volumes)
 }
 
 // carryOut makes operations in the running guest and waits until it has what they bring.
