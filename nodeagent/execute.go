@@ -224,7 +224,13 @@ func (e *execution) define(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := e.write(ctx, record, definition); err != nil {
+	if e.written(before, record) {
+		// The trace may still be missing: it is left after the definition.
+		err = e.agent.records.put(record)
+	} else {
+		err = e.write(ctx, record, definition)
+	}
+	if err != nil {
 		return err
 	}
 	if err := e.agent.secrets.put(e.made, credentialsOf(e.machine)); err != nil {

@@ -87,13 +87,25 @@ func (r *records) names() []string {
 	return slices.Sorted(maps.Keys(r.all))
 }
 
-// put writes the trace of a domain that is about to be defined.
+// put writes the trace of a domain; one that says the same already stays as it is.
 func (r *records) put(record *domainxml.Record) error {
 	content, err := record.XML()
 	if err != nil {
 		return err
 	}
 	path := r.path(record.Made())
+	if before, err := os.ReadFile(path); err != nil || string(before) != content {
+		if err := writeTrace(path, content); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all[record.DomainName()] = record.Made()
+	return nil
+}
+
+func writeTrace(path, content string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
 		return fmt.Errorf("making the VM's folder: %w", err)
 	}
@@ -103,9 +115,6 @@ func (r *records) put(record *domainxml.Record) error {
 	if err := os.Rename(path+".new", path); err != nil {
 		return fmt.Errorf("writing the VM's record: %w", err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all[record.DomainName()] = record.Made()
 	return nil
 }
 
