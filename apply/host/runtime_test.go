@@ -37,8 +37,8 @@ func TestStartedPausedStaysPaused(t *testing.T) {
 	r.eventually(want, "running without a step", func(p *plan.Plan) bool {
 		return len(p.Steps) == 0 && r.host.Observed().Domains[0].State == plan.StateRunning
 	})
-	// How it starts next time is nothing that the running guest notices.
-	if p := r.plan(desired(t, manifest("a", "Always", "64Mi"))); len(p.Steps) != 1 || p.Steps[0].Consequence != plan.ConsequenceNone {
+	// How it starts next time is nothing that the running guest notices: it goes on.
+	if p := r.plan(desired(t, manifest("a", "Always", "64Mi"))); len(p.Steps) != 1 || p.Steps[0].Consequence != plan.ConsequenceNextBoot || p.Steps[0].Power != plan.PowerKeep {
 		t.Errorf("without startStrategy: %+v", p.Steps)
 	}
 }
