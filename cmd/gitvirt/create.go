@@ -65,7 +65,7 @@ func (c *cli) write(m *manifest) error {
 		_, err := c.stdout.Write(text)
 		return err
 	}
-	return writeNew(m.output, text)
+	return writeNew("--output", m.output, text)
 }
 
 // check holds a manifest against what gitvirt carries out. What it refers to may lie in other files.
@@ -100,13 +100,13 @@ func (m *manifest) blame(diagnostic schemas.Diagnostic) error {
 
 // writeNew writes a file that must not be there yet. It may hold hashed passwords, but goes into a repository that
 // others read: its mode is that of any file.
-func writeNew(path string, text []byte) error {
+func writeNew(flag, path string, text []byte) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) //nolint:gosec // see above
 	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("--output %s: the file exists; remove it first, or name another", path)
+		return fmt.Errorf("%s %s: the file exists; remove it first, or name another", flag, path)
 	}
 	if err != nil {
-		return fmt.Errorf("--output: %w", err)
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	_, err = file.Write(text)
 	return errors.Join(err, file.Close())

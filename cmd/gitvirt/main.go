@@ -109,7 +109,7 @@ interrupted before all was done.`,
 		Version:       version,
 	}
 	root.AddCommand(
-		c.validateCommand(), c.renderCommand(), c.planCommand(), c.approveCommand(), c.applyCommand(), c.runCommand(),
+		c.validateCommand(), c.renderCommand(), c.importCommand(), c.planCommand(), c.approveCommand(), c.applyCommand(), c.runCommand(),
 		c.historyCommand(), c.whyCommand(),
 		c.explainCommand(), c.schemaCommand(), c.createCommand(),
 		c.getCommand(), c.describeCommand(), c.eventsCommand(), c.disksCommand(), c.doctorCommand(), c.versionCommand(),

@@ -24,6 +24,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 )
@@ -41,7 +42,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 //	sparse FILE BYTES            make a file of this size that takes no space
 //	controller FOLDER            answer as the controller's API: /api/v1/fleet is FOLDER/fleet.json, and so on
 //	agent start|stop             answer on $SOCKET as the agent of a host
-//	happens WHAT [DOMAIN]        what is done behind gitvirt's back: crash, undefine, edit, down
+//	happens WHAT [DOMAIN]        what is done behind gitvirt's back: crash, undefine, define (a file), start, edit, down
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                filepath.Join("testdata", "script"),
@@ -228,13 +229,17 @@ func agent(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func happens(ts *testscript.TestScript, neg bool, args []string) {
-	arguments(ts, neg, args, 1, "happens crash|undefine|edit|down [DOMAIN]")
+	arguments(ts, neg, args, 1, "happens crash|undefine|define|start|edit|down [DOMAIN]")
 	host, done := ts.Value(worldKey{}).(*world).hypervisor, true
 	switch args[0] {
 	case "crash":
 		done = host.GuestCrashes(args[1])
 	case "undefine":
 		ts.Check(host.Undefine(context.Background(), args[1]))
+	case "define":
+		ts.Check(host.Define(context.Background(), ts.ReadFile(args[1])))
+	case "start":
+		ts.Check(host.SetPower(context.Background(), args[1], hypervisor.PowerOn))
 	case "edit":
 		done = host.EditConfig(args[1], func(xml string) string { return strings.Replace(xml, ">67108864</memory>", ">33554432</memory>", 1) })
 	case "down":

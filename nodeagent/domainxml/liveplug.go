@@ -67,7 +67,10 @@ func (c *liveChange) updates() {
 		case wanted.norm.name == "interface" && found:
 			c.link(wanted, partner)
 		case wanted.norm.name == "disk":
-			name := c.machine.Spec.Domain.Devices.Disks[at].Name // they are rendered in this order
+			name := c.nameOf(wanted.raw)
+			if c.machine.Kept == nil { // else the domain has disks that the manifest does not say
+				name = c.machine.Spec.Domain.Devices.Disks[at].Name // they are rendered in this order
+			}
 			at++
 			if !found {
 				continue
