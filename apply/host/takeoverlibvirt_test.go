@@ -42,12 +42,12 @@ func TestAdoptionOnLibvirt(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for name, uuid := range map[string]string{"running": "6bd2ad53-4f1e-4a1b-9d0c-0c4a5a7f1c21", "stopped": "6bd2ad53-4f1e-4a1b-9d0c-0c4a5a7f1c22"} {
 		for _, image := range []string{name + ".img", name + "-ide.img"} {
-			if err := os.WriteFile(filepath.Join(dir, image), make([]byte, 1<<20), 0o666); err != nil { //nolint:gosec // see above
+			if err := os.WriteFile(filepath.Join(dir, image), make([]byte, 1<<20), 0o666); err != nil {
 				t.Fatal(err)
 			}
 		}
