@@ -129,7 +129,7 @@ func (c *cli) carryOut(ctx context.Context, p *hostPlan, platform *platform, o *
 	working, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	defer onInterrupts(t.interrupted, leave)()
-	results := apply.Run(working, apply.Target{Fleet: p.Fleet, Revision: p.Revision}, p.Executable(), platform.host, options)
+	results := apply.Run(working, apply.Target{Fleet: p.Fleet, Revision: p.Revision}, p.Executable(), checkedFirst(platform.host), options)
 	tally := newTally(results, ctx.Err() != nil)
 	t.end(tally)
 	return tally.err()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/schemas"
@@ -163,7 +164,8 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		platform.close()
 		return nil, nil, err
 	}
-	p, err := plan.Build(desired, observed, plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: f.policy(desired)})
+	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: f.policy(desired)}
+	p, err := apply.Plan(ctx, desired, observed, options, platform.host, apply.CheckOptions{})
 	if err != nil {
 		platform.close()
 		return nil, nil, err

@@ -13,8 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/apply/host"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 	"github.com/gitvirt/gitvirt/reconciler/status"
@@ -189,6 +191,16 @@ func (b statusBranch) ReadFolder(ctx context.Context, folder, known string) (map
 
 // controlled is the host with what only the controller asks for.
 type controlled struct{ *host.Host }
+
+// Execute has a step checked before a guest goes down for it.
+func (h *controlled) Execute(ctx context.Context, target apply.Target, step plan.Step, progress func(string)) error {
+	return checkedFirst(h.Host).Execute(ctx, target, step, progress)
+}
+
+// checkedFirst is a host that is asked before a guest goes down.
+func checkedFirst(h *host.Host) apply.CheckedFirst {
+	return apply.CheckedFirst{Executor: h, Checker: h}
+}
 
 // KeptDisks names the disks with data whose VM is gone.
 func (h *controlled) KeptDisks(ctx context.Context) ([]status.KeptDisk, error) {
