@@ -13,7 +13,6 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
-	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/probes"
 	"github.com/gitvirt/gitvirt/schemas"
@@ -107,13 +106,7 @@ func (a *Agent) find(text, domain string) (address schemas.Address, name string,
 	if domain != "" {
 		return address, domain, nil
 	}
-	domains, _ := a.view.all()
-	for _, now := range domains {
-		if now.record != nil && now.record.Address == address && now.domain.Name != "" {
-			return address, now.domain.Name, nil
-		}
-	}
-	return address, domainxml.DomainName(address), nil
+	return address, a.view.nameOf(address), nil
 }
 
 // look finds out whether a guest is ready now.

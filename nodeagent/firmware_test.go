@@ -2,19 +2,12 @@ package nodeagent_test
 
 import (
 	"encoding/json"
-	"io"
-	"log"
-	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/crane"
-	"github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -41,38 +34,6 @@ func newRealRig(t *testing.T) (*rig, *libvirttest.Daemon) {
 		_ = os.RemoveAll(dir)
 	})
 	return r, daemon
-}
-
-// pushGuest serves the image of the guest that `make guest` builds, and returns its reference.
-func pushGuest(t *testing.T) string {
-	t.Helper()
-	dir := os.Getenv("GITVIRT_GUEST")
-	if dir == "" {
-		out, err := exec.Command("../hack/guest/path.sh").Output()
-		if err != nil {
-			t.Fatalf("hack/guest/path.sh: %v", err)
-		}
-		dir = strings.TrimSpace(string(out))
-	}
-	index, err := layout.ImageIndexFromPath(filepath.Join(dir, "guest.oci"))
-	if err != nil {
-		t.Fatalf("the guest is missing (%v): run `make guest`", err)
-	}
-	manifest, err := index.IndexManifest()
-	if err != nil || len(manifest.Manifests) == 0 {
-		t.Fatalf("the guest's layout: %v", err)
-	}
-	image, err := index.Image(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	t.Cleanup(server.Close)
-	reference := strings.TrimPrefix(server.URL, "http://") + "/gitvirt/guest:1"
-	if err := crane.Push(image, reference, crane.Insecure); err != nil {
-		t.Fatal(err)
-	}
-	return reference
 }
 
 func specOf(t *testing.T, text string) func(*kubevirtv1.VirtualMachineInstanceSpec) {
@@ -109,7 +70,7 @@ func TestFirmwareAndTPM(t *testing.T) {
 			"memory": {"guest": "256Mi"},
 			"firmware": {
 				"bootloader": {"efi": {"secureBoot": false}},
-				"kernelBoot": {"kernelArgs": "console=ttyS0 quiet", "container": {"image": "`+pushGuest(t)+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}
+				"kernelBoot": {"kernelArgs": "console=ttyS0 quiet", "container": {"image": "`+libvirttest.PushGuest(t)+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}
 			},
 			"devices": {"tpm": {}, "disks": [{"name": "init", "disk": {"bus": "virtio"}}]}
 		},

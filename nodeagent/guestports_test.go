@@ -16,6 +16,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/forwards"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 )
 
 // served is what a guest answers at one of its ports; "" when nobody does.
@@ -69,7 +70,7 @@ func TestPortsOfRealGuest(t *testing.T) {
 		r.start(h, nodeagent.WithRedirects(redirects))
 	}
 	restart()
-	image := pushGuest(t)
+	image := libvirttest.PushGuest(t)
 	// ssh is a service that speaks first, and silent one that waits: QEMU alone cannot tell it from nobody.
 	const services = `#!/bin/sh\nmkdir /www; echo hello >/www/index.html; httpd -p 80 -h /www\nnc -ll -p 22 -e echo ssh &\nnc -ll -p 25 -e sleep 1000 &\n`
 	with := func(ports, probe string) vm {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 )
 
 // The wishes for a guest that boots: it has what before says, becomes after while it runs, and then less.
@@ -56,7 +57,7 @@ VOLUMES
 // drift, and it has the same once it is restarted.
 func TestLiveOnRealGuest(t *testing.T) {
 	r, daemon := newRealRig(t)
-	image := pushGuest(t)
+	image := libvirttest.PushGuest(t)
 	wish := func(pairs ...string) vm {
 		return liveVM(t, strings.NewReplacer(append(pairs, "IMAGE", image)...).Replace(realGuest))
 	}

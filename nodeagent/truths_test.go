@@ -15,6 +15,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 )
 
 // told writes changes as people read them.
@@ -162,7 +163,7 @@ func TestRunningDriftIsUndone(t *testing.T) {
 // TestRealRunningDriftIsUndone does by hand what people do to a guest that runs on a real libvirt, and has it undone.
 func TestRealRunningDriftIsUndone(t *testing.T) {
 	r, daemon := newRealRig(t)
-	in := liveVM(t, strings.NewReplacer("IMAGE", pushGuest(t), "MEMORY", "256Mi", "SOCKETS", "1",
+	in := liveVM(t, strings.NewReplacer("IMAGE", libvirttest.PushGuest(t), "MEMORY", "256Mi", "SOCKETS", "1",
 		"DISKS", beforeDisks[1:], "VOLUMES", beforeVolumes[1:]+"\n- {name: cd, configMap: {name: files}}", "INTERFACES", `    - {name: default, masquerade: {}, macAddress: "02:00:00:00:00:01"}`).Replace(realGuest))
 	r.must(r.request(in, "on"))
 	r.eventually("a", "as applied", func(d *api.Domain) bool { return d.GetRan() && len(d.GetDrift())+len(d.GetRunningDrift()) == 0 })

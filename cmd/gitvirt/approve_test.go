@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
@@ -14,7 +15,7 @@ import (
 // was approved happens, with the name of who approved in the history, and nothing else does.
 func TestApproveLetsItHappen(t *testing.T) {
 	r := newRig(t)
-	image := r.pushGuest()
+	image := libvirttest.PushGuest(t)
 	web := vm{name: "web-1", script: "echo booted"}.manifest(image)
 	r.repo.Commit(map[string]string{
 		"gitvirt.yaml": strings.Replace(fleetManifest, automatic, "", 1), "web.yaml": web,

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 )
 
@@ -19,7 +20,7 @@ import (
 // import; the next one begins anew. The data outlives the VM, and a second VM finds it.
 func TestClaimsOutliveTheirVMs(t *testing.T) {
 	r := newRig(t)
-	image := r.pushGuest()
+	image := libvirttest.PushGuest(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/raw", append([]byte("proof-of-import\n"), make([]byte, 2<<20)...), 0o600); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 )
 
@@ -69,7 +70,7 @@ spec:
 // adds and removes, and the status comes back to git.
 func TestPushBecomesRunningVM(t *testing.T) {
 	r := newRig(t)
-	image := r.pushGuest()
+	image := libvirttest.PushGuest(t)
 	hostDisk := filepath.Join(r.state, "by-hand.img")
 	secret := "apiVersion: v1\nkind: Secret\nmetadata:\n  name: web\nstringData:\n  userdata: |\n    #!/bin/sh\n    echo proof-of-secret\n"
 	web := strings.Replace(vm{name: "web-1"}.manifest(image), "          userData: |\n            #!/bin/sh\n            \n", "          secretRef: {name: web}\n", 1)
@@ -122,7 +123,7 @@ func TestPushBecomesRunningVM(t *testing.T) {
 // TestWhatPeopleDoByHandIsPutRight covers virsh's commands and a crash.
 func TestWhatPeopleDoByHandIsPutRight(t *testing.T) {
 	r := newRig(t)
-	image := r.pushGuest()
+	image := libvirttest.PushGuest(t)
 	r.repo.Commit(map[string]string{"gitvirt.yaml": fleetManifest, "a.yaml": strings.Replace(vm{name: "a", script: "echo booted"}.manifest(image), "        memory:", "        cpu: {cores: 2}\n        memory:", 1)})
 	r.start()
 	r.settled("", map[string]status.Phase{"a": status.PhaseRunning})
@@ -168,7 +169,7 @@ func TestWhatPeopleDoByHandIsPutRight(t *testing.T) {
 // converges.
 func TestNothingIsLostWhenProgramsDie(t *testing.T) {
 	r := newRig(t)
-	image := r.pushGuest()
+	image := libvirttest.PushGuest(t)
 	files := map[string]string{"gitvirt.yaml": fleetManifest, "a.yaml": vm{name: "a", script: "echo booted"}.manifest(image)}
 	r.repo.Commit(files)
 	r.start()
@@ -215,7 +216,7 @@ func TestNothingIsLostWhenProgramsDie(t *testing.T) {
 // TestOneBrokenVMStopsOnlyItself covers what a host refuses: a missing disk, a disk in use, a broken manifest, no space.
 func TestOneBrokenVMStopsOnlyItself(t *testing.T) {
 	r := newRig(t)
-	image := r.pushGuest()
+	image := libvirttest.PushGuest(t)
 	shared := filepath.Join(r.state, "one.img")
 	disk := func(name, path, kind string) string {
 		if kind == "DiskOrCreate" {

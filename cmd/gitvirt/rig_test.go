@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,10 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/go-containerregistry/pkg/crane"
-	"github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 	"github.com/gitvirt/gitvirt/reconciler/status"
@@ -65,51 +60,6 @@ func newRig(t testing.TB) *rig {
 		}
 	})
 	return r
-}
-
-// guest returns the folder of the guest that `make guest` builds.
-func guest(t testing.TB) string {
-	t.Helper()
-	dir := os.Getenv("GITVIRT_GUEST")
-	if dir == "" {
-		out, err := exec.Command("../../hack/guest/path.sh").Output()
-		if err != nil {
-			t.Fatalf("asking for the guest: %v", err)
-		}
-		dir = strings.TrimSpace(string(out))
-	}
-	if _, err := os.Stat(filepath.Join(dir, "complete")); err != nil {
-		t.Fatalf("there is no guest at %s; build it with: make guest", dir)
-	}
-	return dir
-}
-
-// pushGuest serves the guest's image from a registry and returns its reference.
-func (r *rig) pushGuest() string {
-	r.t.Helper()
-	server := httptest.NewServer(registry.New())
-	r.t.Cleanup(server.Close)
-	path, err := layout.FromPath(filepath.Join(guest(r.t), "guest.oci"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	index, err := path.ImageIndex()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	manifest, err := index.IndexManifest()
-	if err != nil || len(manifest.Manifests) == 0 {
-		r.t.Fatalf("the guest's layout: %v", err)
-	}
-	image, err := index.Image(manifest.Manifests[0].Digest)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	reference := strings.TrimPrefix(server.URL, "http://") + "/gitvirt/guest:1"
-	if err := crane.Push(image, reference, crane.Insecure); err != nil {
-		r.t.Fatal(err)
-	}
-	return reference
 }
 
 func freeAddress(t testing.TB) string {
