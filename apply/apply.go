@@ -237,7 +237,7 @@ func (r *run) work(ctx context.Context, i int) {
 
 // AwaitsGuest reports whether a step is done only when its guest is ready.
 func AwaitsGuest(step *plan.Step) bool {
-	if !Starts(step) || step.VM == nil {
+	if !step.StartsGuest() || step.VM == nil {
 		return false
 	}
 	strategy := step.VM.Spec().StartStrategy

@@ -81,16 +81,6 @@ const (
 	outsideFailed
 )
 
-// Starts reports whether a step starts a guest.
-func Starts(step *plan.Step) bool {
-	return step.Power == plan.PowerOn || step.Power == plan.PowerCycle
-}
-
-// stops reports whether a step leaves a guest off, or none.
-func stops(step *plan.Step) bool {
-	return step.Action == plan.ActionDestroy || step.Action == plan.ActionRetire || step.Power == plan.PowerOff
-}
-
 // NewPacer returns the order of some steps, within the account of their revision.
 func NewPacer(steps []plan.Step, rollout *Rollout) *Pacer {
 	p := &Pacer{
@@ -144,9 +134,9 @@ func (p *Pacer) dependencies() {
 	starts, stopping := map[schemas.Address]int{}, map[schemas.Address]int{}
 	for i := range p.steps {
 		switch step := &p.steps[i]; {
-		case stops(step):
+		case step.StopsGuest():
 			stopping[step.Address] = i
-		case Starts(step):
+		case step.StartsGuest():
 			starts[step.Address] = i
 		}
 	}
@@ -155,11 +145,11 @@ func (p *Pacer) dependencies() {
 		step := &p.steps[i]
 		for _, dependency := range step.DependsOn {
 			switch {
-			case stops(step):
+			case step.StopsGuest():
 				if j, ok := stopping[dependency.Address]; ok && j != i {
 					p.order(i, j, stopsFirst)
 				}
-			case Starts(step):
+			case step.StartsGuest():
 				p.needs(i, dependency, starts, stopping, known)
 			}
 		}

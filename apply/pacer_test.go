@@ -393,7 +393,7 @@ func (w *world) check(t *rapid.T, i int) {
 	for _, dependency := range step.DependsOn {
 		for j := range w.steps {
 			other := &w.steps[j]
-			if err, ended := w.ended[j]; other.Address == dependency.Address && apply.Starts(other) && apply.Starts(step) &&
+			if err, ended := w.ended[j]; other.Address == dependency.Address && other.StartsGuest() && step.StartsGuest() &&
 				w.last(j) && (!ended || err != nil) {
 				t.Fatalf("step %d begins before %d is ready (%v)", i, j, err)
 			}
@@ -411,7 +411,7 @@ func (w *world) check(t *rapid.T, i int) {
 // last reports whether a step is the last of its machine that starts it, the one that counts.
 func (w *world) last(j int) bool {
 	for k := j + 1; k < len(w.steps); k++ {
-		if w.steps[k].Address == w.steps[j].Address && apply.Starts(&w.steps[k]) {
+		if w.steps[k].Address == w.steps[j].Address && w.steps[k].StartsGuest() {
 			return false
 		}
 	}

@@ -131,6 +131,13 @@ type Wait struct {
 	Reason string `json:"reason"`
 }
 
+// Approved says who let a step happen that would have waited, and when.
+type Approved struct {
+	// By is who, as git names people: "Name <email>".
+	By string    `json:"by"`
+	At time.Time `json:"at,omitzero"`
+}
+
 // Pending is a restart that the guest still has before it.
 type Pending struct {
 	// Fields are the paths that the running guest has otherwise than its configuration.
@@ -168,7 +175,9 @@ type Step struct {
 	PendingRestart *Pending `json:"pending_restart,omitempty"`
 	// Waits are what the step waits for; it is carried out when there is none.
 	Waits []Wait `json:"waits,omitempty"`
-	// DependsOn are the machines that have to be ready first.
+	// Approved says who let the step happen; nil where nobody was asked.
+	Approved *Approved `json:"approved,omitempty"`
+	// DependsOn are the machines that have to be ready first, or of a guest that goes down: that it goes down before.
 	DependsOn []Dependency `json:"depends_on,omitempty"`
 	// Ready is when the step counts as done.
 	Ready schemas.Ready `json:"ready,omitzero"`
@@ -245,6 +254,14 @@ func (s *Step) Approvable() bool {
 	})
 }
 
+// StartsGuest reports whether the step starts a guest, or starts it again.
+func (s *Step) StartsGuest() bool { return s.Power == PowerOn || s.Power == PowerCycle }
+
+// StopsGuest reports whether the step leaves a guest off, or none.
+func (s *Step) StopsGuest() bool {
+	return s.Action == ActionDestroy || s.Action == ActionRetire || s.Power == PowerOff
+}
+
 // Runs reports whether the step is carried out: nothing blocks it and it waits for nothing.
 func (s *Step) Runs() bool { return s.Blocked == "" && len(s.Waits) == 0 }
 
@@ -292,7 +309,7 @@ func (p *Plan) identify() error {
 
 func (s *Step) identify(fleet string) error {
 	content := bareStep(*s)
-	content.ID, content.Waits, content.Warnings = "", nil, nil
+	content.ID, content.Waits, content.Warnings, content.Approved = "", nil, nil, nil
 	content.Changes, content.Drift, content.RunningDrift = nil, nil, nil
 	buf, err := json.Marshal(&content)
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // view is a step as people see it: what text and Markdown are written from, so that they cannot disagree. Everything in it
@@ -79,8 +81,13 @@ func viewOf(step *Step) view {
 	for _, kept := range step.Keeps {
 		v.add(lineFact, "keeps", kept)
 	}
-	for _, dependency := range step.DependsOn {
-		v.add(lineFact, "after", dependency.Address.String())
+	v.order(step)
+	if approved := step.Approved; approved != nil {
+		at := ""
+		if !approved.At.IsZero() {
+			at = " at " + approved.At.UTC().Format(time.RFC3339)
+		}
+		v.add(lineFact, "approved by", approved.By+at)
 	}
 	for _, wait := range step.Waits {
 		label, text := "waits:", wait.Reason
@@ -100,6 +107,36 @@ func viewOf(step *Step) view {
 
 func (v *view) add(kind lineKind, label, text string) {
 	v.lines = append(v.lines, viewLine{kind: kind, label: label, text: inert(text)})
+}
+
+// order says what a step comes after or before; a step that leaves the guest's power alone waits for nobody.
+func (v *view) order(step *Step) {
+	for _, dependency := range step.DependsOn {
+		name := dependency.Address.Namespace + "/" + dependency.Address.Name
+		switch {
+		case step.StartsGuest():
+			v.add(lineFact, "after", name+" is ready"+howReady(dependency.Ready))
+		case step.StopsGuest():
+			v.add(lineFact, "before", name+" goes down, if it does")
+		}
+	}
+}
+
+// howReady says how it is told that a guest is ready, where a manifest says so.
+func howReady(ready schemas.Ready) string {
+	switch ready.Kind {
+	case schemas.ReadyRunning:
+		return " (it runs)"
+	case schemas.ReadyAgent:
+		return " (its guest agent answers)"
+	case schemas.ReadyTCP:
+		return fmt.Sprintf(" (port %d answers)", ready.Port)
+	case schemas.ReadyCloudInit:
+		return " (cloud-init is done)"
+	case schemas.ReadyProbe:
+		return " (its readiness probe succeeds)"
+	}
+	return ""
 }
 
 func (v *view) drift(label string, changes []Change) {

@@ -57,24 +57,6 @@ func (l *ledger) history() policy.History {
 func (l *loop) policy(now time.Time) *policy.Policy {
 	l.ledger.turn(l.snapshot.Revision)
 	return policy.New(l.desired.Fleet, policy.Options{
-		Now: now, Approvals: approvalsFor(l.approvals, l.desired.Fleet.Name), History: l.ledger.history(),
+		Now: now, Approvals: status.ApprovalsFor(l.approvals, l.desired.Fleet.Name), History: l.ledger.history(),
 	})
-}
-
-// approvalsFor are the approvals of a fleet as the policy wants them. They name steps, never a whole plan: one that shares its
-// ID with another fleet's reaches nothing.
-func approvalsFor(recorded []status.Approval, fleet string) []policy.Approval {
-	var out []policy.Approval
-	for i := range recorded {
-		r := &recorded[i]
-		if r.Fleet != fleet || len(r.Steps) == 0 {
-			continue
-		}
-		approval := policy.Approval{Plan: r.Plan, By: r.By, At: r.At}
-		for _, step := range r.Steps {
-			approval.Steps = append(approval.Steps, step.ID)
-		}
-		out = append(out, approval)
-	}
-	return out
 }

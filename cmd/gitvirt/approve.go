@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
 	"github.com/gitvirt/gitvirt/sources/git"
 )
@@ -72,8 +74,7 @@ func (c *cli) approvePlan(ctx context.Context, f *approveFlags, id string) error
 		return err
 	}
 	branch := desired.Fleet.Spec.Status.Branch
-	f.source.config.Dir = filepath.Join(c.cacheDir(), "status")
-	publisher, err := git.NewPublisher(f.source.config, git.WithGetenv(c.getenv))
+	publisher, err := c.statusBranch(&f.source)
 	if err != nil {
 		return err
 	}
@@ -113,6 +114,41 @@ func (c *cli) approvePlan(ctx context.Context, f *approveFlags, id string) error
 	}
 	c.printf("Recorded in %s as %s (commit %.9s).\n", branch, path, result.Commit)
 	return nil
+}
+
+// statusBranch opens the status branch of a repository, with its mirror beside that of the manifests.
+func (c *cli) statusBranch(f *sourceFlags) (*git.Publisher, error) {
+	config := f.config
+	config.Dir = filepath.Join(c.cacheDir(), "status")
+	return git.NewPublisher(config, git.WithGetenv(c.getenv))
+}
+
+// approvals reads what was approved from the status branch, and tells what of it cannot be read: that approves nothing. A
+// source without a repository has no approvals.
+func (c *cli) approvals(ctx context.Context, f *sourceFlags, fleet *schemas.Fleet) (approvals []policy.Approval, notes []string) {
+	branch := fleet.Spec.Status.Branch
+	if f.config.URL == "" || !fleet.Spec.Status.IsEnabled() || branch == f.config.Branch {
+		return nil, nil
+	}
+	files, err := c.readApprovals(ctx, f, branch)
+	if err != nil {
+		return nil, []string{fmt.Sprintf("what was approved cannot be read from the branch %s, so nothing counts as approved here: %v", branch, err)}
+	}
+	recorded, problems := status.ReadApprovals(files)
+	return status.ApprovalsFor(recorded, fleet.Name), problems
+}
+
+func (c *cli) readApprovals(ctx context.Context, f *sourceFlags, branch string) (map[string][]byte, error) {
+	publisher, err := c.statusBranch(f)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = publisher.Close() }()
+	files, _, err := publisher.ReadFolder(ctx, branch, status.ApprovalFolder, "")
+	if errors.Is(err, sources.ErrEmpty) {
+		return nil, nil // nobody has written there yet
+	}
+	return files, err
 }
 
 func steps(n int) string { return fmt.Sprintf("%d step%s", n, plural(n)) }

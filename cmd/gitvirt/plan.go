@@ -164,12 +164,14 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		platform.close()
 		return nil, nil, err
 	}
-	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: f.policy(desired)}
+	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
+	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: f.policy(desired, approvals)}
 	p, err := apply.Plan(ctx, desired, observed, options, platform.host, apply.CheckOptions{})
 	if err != nil {
 		platform.close()
 		return nil, nil, err
 	}
+	p.Notes = append(p.Notes, notes...)
 	return &hostPlan{p, observed.Node, origin, desired, observed}, platform, nil
 }
 
@@ -186,9 +188,9 @@ func (c *cli) plan(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	return p, nil
 }
 
-// policy is the policy of the Fleet as it is now. Approvals are in the status branch, which only the controller reads.
-func (f *planFlags) policy(desired *schemas.Desired) plan.Policy {
-	return policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended})
+// policy is the policy of the Fleet as it is now.
+func (f *planFlags) policy(desired *schemas.Desired, approvals []policy.Approval) plan.Policy {
+	return policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals})
 }
 
 // planBetween compares two revisions.
@@ -202,6 +204,6 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 		return nil, err
 	}
 	observed := plan.FromDesired(before, from.Revision)
-	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: f.policy(desired)})
+	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: f.policy(desired, nil)})
 	return &hostPlan{Plan: p, node: "revision " + f.from}, err
 }

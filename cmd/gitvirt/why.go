@@ -75,7 +75,7 @@ func (c *cli) facts(ctx context.Context, f *planFlags, server *serverFlags, name
 		}
 		return factsOfController(ctx, server, &fleet, name)
 	}
-	f.attended = true // what waits is the controller's to say, which has the approvals
+	f.attended = unreachable != nil // without a controller somebody applies by hand, and waits for nobody's approval
 	p, platform, err := c.planHost(ctx, f)
 	if err != nil {
 		return why.Facts{}, err

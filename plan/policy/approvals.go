@@ -18,18 +18,24 @@ type Approval struct {
 	At time.Time
 }
 
-// approvedSteps returns the IDs of a plan's steps that approvals name.
-func (p *Policy) approvedSteps(of *plan.Plan) map[string]bool {
-	approved := map[string]bool{}
-	for _, approval := range p.options.Approvals {
+// approvedSteps returns the IDs of a plan's steps that approvals name, with the first approval of each.
+func (p *Policy) approvedSteps(of *plan.Plan) map[string]*Approval {
+	approved := map[string]*Approval{}
+	for i := range p.options.Approvals {
+		approval := &p.options.Approvals[i]
+		add := func(id string) {
+			if approved[id] == nil {
+				approved[id] = approval
+			}
+		}
 		for _, id := range approval.Steps {
-			approved[id] = true
+			add(id)
 		}
 		if approval.Plan == "" || approval.Plan != of.ID || len(approval.Steps) > 0 {
 			continue
 		}
 		for i := range of.Steps {
-			approved[of.Steps[i].ID] = true
+			add(of.Steps[i].ID)
 		}
 	}
 	delete(approved, "") // a step without an ID is nobody's

@@ -37,7 +37,10 @@ func (p *Policy) subjects(of *plan.Plan, want *schemas.Desired, have plan.Observ
 		if step.Previous != nil {
 			address = *step.Previous
 		}
-		s.of[i] = subject{step: step, domain: find(have.Domains, address), approved: approved[step.ID]}
+		s.of[i] = subject{step: step, domain: find(have.Domains, address)}
+		if approval := approved[step.ID]; approval != nil {
+			s.of[i].approved, step.Approved = true, &plan.Approved{By: approval.By, At: approval.At}
+		}
 	}
 	return s
 }

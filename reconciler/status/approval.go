@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -94,4 +95,22 @@ func ReadApprovals(files map[string][]byte) (approvals []Approval, problems []st
 		approvals = append(approvals, file.Approval)
 	}
 	return approvals, problems
+}
+
+// ApprovalsFor are the approvals of a fleet as the policy wants them. They name steps, never a whole plan: one that shares its
+// ID with another fleet's reaches nothing.
+func ApprovalsFor(recorded []Approval, fleet string) []policy.Approval {
+	var out []policy.Approval
+	for i := range recorded {
+		r := &recorded[i]
+		if r.Fleet != fleet || len(r.Steps) == 0 {
+			continue
+		}
+		approval := policy.Approval{Plan: r.Plan, By: r.By, At: r.At}
+		for _, step := range r.Steps {
+			approval.Steps = append(approval.Steps, step.ID)
+		}
+		out = append(out, approval)
+	}
+	return out
 }

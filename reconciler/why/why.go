@@ -202,18 +202,26 @@ func gaps(f *Facts, add adder) {
 		add(Drift, time.Time{}, "", "it was changed outside gitvirt: %s", drifted.Message)
 	}
 	if f.Step != nil && f.Step.PendingRestart != nil && len(f.Step.PendingRestart.Fields) > 0 {
-		since := ""
-		if at := f.Step.PendingRestart.Since; !at.IsZero() {
-			since = " since " + at.UTC().Format(time.DateTime) + " UTC"
-		}
-		add(Restart, time.Time{}, "", "its guest runs an older configuration%s: %s", since, strings.Join(f.Step.PendingRestart.Fields, ", "))
+		pending := f.Step.PendingRestart
+		add(Restart, time.Time{}, "", "its guest runs an older configuration%s: %s", since(" since ", pending.Since), strings.Join(pending.Fields, ", "))
 	} else if pending := f.VM.Condition(status.ConditionRestartPending); pending.Status == status.True {
 		add(Restart, time.Time{}, "", "its guest runs an older configuration: %s", pending.Message)
 	}
 }
 
+// since is a time after a word, and nothing when nobody knows it.
+func since(word string, at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return word + at.UTC().Format(time.DateTime) + " UTC"
+}
+
 // act tells who carries out a step that nothing stands in the way of.
 func act(f *Facts, add adder) {
+	if approved := f.Step.Approved; approved != nil {
+		add(Pending, time.Time{}, "", "%s approved of it%s", approved.By, since(" at ", approved.At))
+	}
 	if f.NoController != "" {
 		add(NobodyActs, time.Time{}, "gitvirt apply SOURCE --target "+name(f.VM.Address), "no controller carries it out: %s", f.NoController)
 		return
