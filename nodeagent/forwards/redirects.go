@@ -64,10 +64,36 @@ func (r Redirects) List() (map[Endpoint]uint16, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the map of nftables table %s: %w", r.Table, err)
 	}
-	elements, err := conn.GetSetElements(set)
+	found, err := settled(conn, set)
 	if err != nil {
 		return nil, fmt.Errorf("reading the ports of nftables table %s: %w", r.Table, err)
 	}
+	return found, nil
+}
+
+// reads is how often a map is read at most, until two reads in a row are equal.
+const reads = 20
+
+// settled returns what a map holds. The kernel skips elements, and does not tell, when its table grows while it is read,
+// which it does some time after elements were added.
+func settled(conn *nftables.Conn, set *nftables.Set) (map[Endpoint]uint16, error) {
+	var before map[Endpoint]uint16
+	for range reads {
+		elements, err := conn.GetSetElements(set)
+		if err != nil {
+			return nil, err
+		}
+		now := endpoints(elements)
+		if before != nil && maps.Equal(before, now) {
+			return now, nil
+		}
+		before = now
+	}
+	return nil, fmt.Errorf("it was another each of %d times", reads)
+}
+
+// endpoints returns what elements of the map say, without those that are not ours.
+func endpoints(elements []nftables.SetElement) map[Endpoint]uint16 {
 	found := map[Endpoint]uint16{}
 	for _, element := range elements {
 		if len(element.Key) != keyLength || len(element.Val) < 2 {
@@ -80,7 +106,7 @@ func (r Redirects) List() (map[Endpoint]uint16, error) {
 		}
 		found[to] = binary.BigEndian.Uint16(element.Val)
 	}
-	return found, nil
+	return found
 }
 
 // keyLength is that of a key of the map: an address, a protocol and a port, four bytes each.
