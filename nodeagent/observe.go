@@ -164,7 +164,7 @@ func missing(record *domainxml.Record) *seen {
 	message := &api.Domain{
 		Address: record.Address.String(), Name: record.DomainName(), Fleet: record.Fleet,
 		Revision: record.Revision, Source: record.Source, State: stateMissing, Hash: record.Hash, Record: record.Spec,
-		Fingerprint: "missing " + record.Hash, Former: formerNames(record),
+		Fingerprint: "missing " + record.Hash + " " + record.Revision, Former: formerNames(record),
 	}
 	for _, volume := range record.Volumes {
 		if keeps(volume.Kind) {
@@ -186,6 +186,9 @@ func formerNames(record *domainxml.Record) (names []string) {
 
 // fingerprint changes with everything that a plan depends on: the definition, what was applied, the power state, and
 // what the running guest was started with and how it differs from that. Of the record only what gitvirt applied counts, not what it noted since.
+//
+// Approvals are bound to it, and are for once: a machine that became the same again, by another commit or in another run
+// of its guest, is not the one that was looked at.
 func fingerprint(now *seen, config string) string {
 	h := sha256.New()
 	running, applied := "", ""
@@ -193,7 +196,7 @@ func fingerprint(now *seen, config string) string {
 		running = now.running.Hash
 	}
 	if now.record != nil {
-		applied = now.record.Hash + now.record.Fleet
+		applied = now.record.Hash + now.record.Fleet + "\x00" + now.record.Revision
 	}
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00", now.domain.UUID, stateName(now.domain.State), running, applied)
 	before, metadata, _ := strings.Cut(config, "<metadata>")
@@ -201,6 +204,9 @@ func fingerprint(now *seen, config string) string {
 	fmt.Fprintf(h, "%s\x00%s\x00%s", before, after, now.domain.refused.hash)
 	for _, change := range now.conclusions.running {
 		fmt.Fprintf(h, "\x00%s\x00%s\x00%s", change.GetPath(), change.GetBefore(), change.GetAfter())
+	}
+	if pending := now.running != nil && now.record != nil && now.running.Hash != now.record.Hash; pending || len(now.conclusions.running) > 0 {
+		fmt.Fprintf(h, "\x00run %s", now.domain.ID)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }

@@ -102,7 +102,7 @@ func (h *Host) tell() {
 
 // put replaces a domain by a changed copy; the caller holds mu.
 func (h *Host) put(domain plan.Domain) {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %d %d %v", domain.State, domain.Hash, domain.RunningHash, len(domain.Drift), h.edits[domain.Address], domain.Transient))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %s %d %d %v", domain.State, domain.Revision, domain.Hash, domain.RunningHash, len(domain.Drift), h.edits[domain.Address], domain.Transient))
 	domain.Fingerprint = hex.EncodeToString(sum[:8])
 	h.domains[domain.Address] = &domain
 	h.tell()
