@@ -45,7 +45,7 @@ guest: setup ## Build the test guest (once, outside the work tree)
 
 .PHONY: test
 test: setup guest ## Run every test, those against real libvirt and QEMU included
-	GITVIRT_GUEST="$$(hack/guest/path.sh)" go test -race -p $(TEST_PARALLEL) -timeout 10m ./...
+	GITVIRT_GUEST="$$(hack/guest/path.sh)" go test -race -p $(TEST_PARALLEL) -timeout 30m ./...
 
 .PHONY: bench
 bench: setup guest ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)
