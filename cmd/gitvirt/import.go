@@ -227,8 +227,7 @@ type imported struct {
 	address schemas.Address
 	domain  string
 	text    []byte
-	// kept are the paths of what the manifest does not say, lost those of what goes when the domain is defined anew.
-	kept, lost []string
+	kept    []string // the paths of what the manifest does not say
 }
 
 func describeDomain(address schemas.Address, name, definition string) (imported, error) {
@@ -244,8 +243,6 @@ func describeDomain(address schemas.Address, name, definition string) (imported,
 	if one.kept, err = manifest.Unexpressed(vm); err != nil {
 		return one, fmt.Errorf("domain %s: %w", name, err)
 	}
-	one.lost = manifest.Passwords()
-	one.kept = slices.DeleteFunc(one.kept, func(path string) bool { return slices.Contains(one.lost, path) })
 	text, err := yaml.JSONToYAML(encoded)
 	if err != nil {
 		return one, fmt.Errorf("domain %s: writing YAML: %w", name, err)
@@ -259,17 +256,12 @@ func describeDomain(address schemas.Address, name, definition string) (imported,
 func (one *imported) comment() []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "# The domain %s, as it was when it was imported.\n", printable(one.domain))
-	section := func(title string, paths []string) {
-		if len(paths) == 0 {
-			return
-		}
-		fmt.Fprintf(&out, "# %s:\n", title)
-		for _, path := range paths {
-			fmt.Fprintf(&out, "#   %s\n", printable(path))
-		}
+	if len(one.kept) > 0 {
+		out.WriteString("# Kept in the domain, because no field says it:\n")
 	}
-	section("Kept in the domain, because no field says it", one.kept)
-	section("Lost when the domain is next changed, because libvirt does not tell it; set it again then", one.lost)
+	for _, path := range one.kept {
+		fmt.Fprintf(&out, "#   %s\n", printable(path))
+	}
 	return out.Bytes()
 }
 
@@ -277,9 +269,6 @@ func (one *imported) comment() []byte {
 func (one *imported) tell(c *cli) {
 	for _, path := range one.kept {
 		fmt.Fprintf(c.stderr, "%s: kept in the domain: %s\n", printable(one.domain), printable(path))
-	}
-	for _, path := range one.lost {
-		fmt.Fprintf(c.stderr, "%s: lost when the domain is next changed: %s\n", printable(one.domain), printable(path))
 	}
 }
 

@@ -55,7 +55,6 @@ func (m Machine) renderKept() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("rendering %s: %w", m.Address, err)
 	}
-	hidePasswords(tree)
 	if m.Record != nil {
 		text, err := m.Record.XML()
 		if err != nil {
@@ -115,10 +114,11 @@ func (m Machine) keep(rendered *node) (*node, error) {
 		return nil, err
 	}
 	before, after := have.child("memory"), rendered.child("memory")
-	if current := have.child("currentMemory"); current != nil && before != nil && kib(current.text, current.get("unit")) == kib(before.text, before.get("unit")) {
-		have.removeChild(current) // libvirt writes it into every definition
+	resized := base.child("memory") != nil && after != nil && !same(base.child("memory"), after)
+	if current := have.child("currentMemory"); current != nil && before != nil && (resized || kib(current.text, current.get("unit")) == kib(before.text, before.get("unit"))) {
+		have.removeChild(current) // libvirt writes it into every definition; and a balloon was for the size that was
 	}
-	if was := base.child("memory"); was != nil && after != nil && !same(was, after) {
+	if resized {
 		if err := resizeCell(have, after); err != nil {
 			return nil, err
 		}
@@ -152,25 +152,6 @@ func resizeCell(have, memory *node) error {
 	numa.children[0].put(xml.Name{Local: "memory"}, memory.text)
 	numa.children[0].put(xml.Name{Local: "unit"}, memory.get("unit"))
 	return nil
-}
-
-// hidePasswords closes screens that had a password. libvirt tells only that there was one, and it would take the stars that it shows in
-// its place for the password; an empty one lets nobody in.
-func hidePasswords(have *node) {
-	devices := have.child("devices")
-	if devices == nil {
-		return
-	}
-	for _, device := range devices.children {
-		if device.name == "graphics" && hiddenPassword(device) {
-			device.put(xml.Name{Local: "passwd"}, "")
-		}
-	}
-}
-
-func hiddenPassword(graphics *node) bool {
-	password := graphics.get("passwd")
-	return password != "" && strings.Trim(password, "*") == ""
 }
 
 // keeper puts what differs between two renderings into a definition.

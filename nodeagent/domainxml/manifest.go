@@ -193,25 +193,7 @@ func loose(have *node) (paths []string) {
 			}
 		}
 	}
-	if devices := have.child("devices"); devices != nil {
-		devices.labelChildren(true)
-		for _, device := range devices.children {
-			if device.name == "graphics" && hiddenPassword(device) {
-				paths = append(paths, "devices/"+device.label+"@passwd")
-			}
-		}
-	}
 	return paths
-}
-
-// Passwords returns the paths of what is lost when an adopted domain is defined anew, because libvirt does not tell it: the passwords of
-// screens. Nobody can log in there until one is set again.
-func (m *Manifest) Passwords() (paths []string) {
-	have, err := raw(m.definition)
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(loose(have), func(path string) bool { return !strings.HasSuffix(path, "@passwd") })
 }
 
 // WithoutRecord returns a definition without gitvirt's record in its metadata.

@@ -123,7 +123,8 @@ type Hypervisor interface {
 	Domain(ctx context.Context, name string) (Domain, error)
 	// Define makes or replaces the persistent definition, validated against libvirt's schema. A running guest is
 	// not touched. Defining another UUID, or none, under a name that exists is ErrConflict, and so is an existing UUID
-	// under another name.
+	// under another name. Screens whose passwords the definition does not say keep those that they have: Domain tells none, and
+	// without one a screen is open to everybody.
 	Define(ctx context.Context, xml string) error
 	// SetPower changes the power of a domain. What is on already is not started twice, what is off is not stopped
 	// twice and what is not paused is not resumed: all succeed. To start a definition that this host cannot run is

@@ -51,6 +51,8 @@ type Harness struct {
 	NoBalloon func(name, uuid string) string
 	// Image makes a disk image that starts with a mark and returns its path. It is needed with Plug.
 	Image func(mark string, size int64) string
+	// Secret returns the persistent definition of a domain with its passwords.
+	Secret func(name string) string
 	// Crash kills the guest of a running Domain.
 	Crash func(name string)
 	// Pause pauses the guest of a running Domain behind the Hypervisor's back.
@@ -69,6 +71,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"an absent domain is not found", testAbsent},
 		{"a definition can be read", testDefine},
 		{"a definition is replaced", testRedefine},
+		{"passwords are kept and not told", testPasswords},
 		{"a broken definition is refused", testInvalid},
 		{"a name or UUID belongs to one domain", testConflict},
 		{"a domain is started and powered off, twice", testPower},

@@ -81,6 +81,35 @@ func testRedefine(s *suite) {
 	}
 }
 
+func testPasswords(s *suite) {
+	id := uuid.NewString()
+	whole := s.Harness.Domain("a", id)
+	screen := "<graphics type='vnc' port='-1'/>"
+	with := func(device string) string {
+		if strings.Contains(whole, "<devices>") {
+			return strings.Replace(whole, "</devices>", device+"</devices>", 1)
+		}
+		return strings.Replace(whole, "</domain>", "<devices>"+device+"</devices></domain>", 1)
+	}
+	told := func(password string) {
+		s.Helper()
+		if secret := s.Harness.Secret("a"); !strings.Contains(secret, `passwd="`+password+`"`) && !strings.Contains(secret, `passwd='`+password+`'`) {
+			s.Errorf("the password is not %s in\n%s", password, secret)
+		}
+		if a := s.domain("a"); strings.Contains(a.Config+a.Live, password) || !strings.Contains(a.Config, "<graphics") {
+			s.Errorf("config %q tells the password, or has no screen", a.Config)
+		}
+	}
+	s.ok(s.Hypervisor.Define(s.ctx, with(strings.Replace(screen, "/>", " passwd='first'/>", 1))))
+	told("first")
+	s.ok(s.Hypervisor.Define(s.ctx, s.domain("a").Config))
+	told("first")
+	s.ok(s.Hypervisor.Define(s.ctx, described(with(screen), "second")))
+	told("first")
+	s.ok(s.Hypervisor.Define(s.ctx, with(strings.Replace(screen, "/>", " passwd='other'/>", 1))))
+	told("other")
+}
+
 // wrong returns definitions that nobody takes, by what is wrong with them.
 func wrong(s *suite, whole string) map[string]string {
 	return map[string]string{

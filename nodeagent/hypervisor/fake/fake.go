@@ -17,6 +17,7 @@ import (
 	"sync"
 
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/internal/devicexml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/internal/eventqueue"
 )
 
@@ -111,7 +112,19 @@ func (h *Hypervisor) Domain(ctx context.Context, name string) (hypervisor.Domain
 	if err != nil {
 		return hypervisor.Domain{}, err
 	}
-	return d.Domain, nil
+	out := d.Domain
+	out.Config, out.Live = withoutPasswords(d.Config), withoutPasswords(d.Live)
+	return out, nil
+}
+
+// Secret returns the persistent definition of a domain with its passwords; "" when there is none.
+func (h *Hypervisor) Secret(name string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d, found := h.domains[name]; found {
+		return d.Config
+	}
+	return ""
 }
 
 // Define implements hypervisor.Hypervisor.
@@ -128,7 +141,11 @@ func (h *Hypervisor) Define(ctx context.Context, definition string) error {
 		return err
 	}
 	if existing, found := h.domains[parsed.name]; found {
-		existing.Config = parsed.xml
+		kept, err := devicexml.KeepPasswords(parsed.xml, existing.Config)
+		if err != nil {
+			return fmt.Errorf("%w: %w", hypervisor.ErrInvalid, err)
+		}
+		existing.Config = kept
 		h.emit(hypervisor.Event{Kind: hypervisor.EventDefined, Name: parsed.name})
 		return nil
 	}

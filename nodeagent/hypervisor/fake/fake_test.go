@@ -61,7 +61,8 @@ func TestConformance(t *testing.T) {
 			NoBalloon: func(name, uuid string) string {
 				return strings.Replace(plugged(name, uuid), "<memballoon model='virtio'/>", "<memballoon model='none'/>", 1)
 			},
-			Image: func(mark string, size int64) string { return libvirttest.Image(t, mark, size) },
+			Secret: h.Secret,
+			Image:  func(mark string, size int64) string { return libvirttest.Image(t, mark, size) },
 			Crash: func(name string) {
 				if !h.GuestCrashes(name) {
 					t.Errorf("domain %q does not run", name)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -219,4 +220,14 @@ func outlineOf(text, uri string) outline {
 			depth--
 		}
 	}
+}
+
+var passwordPattern = regexp.MustCompile(` passwd=("[^"]*"|'[^']*')`)
+
+// withoutPasswords is a definition as libvirt tells it.
+func withoutPasswords(text string) string {
+	if !strings.Contains(text, " passwd=") {
+		return text
+	}
+	return passwordPattern.ReplaceAllString(text, "")
 }

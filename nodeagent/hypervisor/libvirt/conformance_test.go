@@ -72,6 +72,13 @@ func TestConformanceTestDriver(t *testing.T) {
 				})
 			},
 			Pause: func(name string) { disturb(name, (*lv.Domain).Suspend) },
+			Secret: func(name string) (secret string) {
+				disturb(name, func(dom *lv.Domain) (err error) {
+					secret, err = dom.GetXMLDesc(lv.DOMAIN_XML_INACTIVE | lv.DOMAIN_XML_SECURE)
+					return err
+				})
+				return secret
+			},
 		}
 	})
 }
@@ -119,6 +126,7 @@ func TestConformanceQEMU(t *testing.T) {
 			Image:     func(mark string, size int64) string { return libvirttest.Image(t, mark, size) },
 			Crash:     daemon.CrashQEMU,
 			Pause:     func(name string) { daemon.Virsh("suspend", name) },
+			Secret:    func(name string) string { return daemon.Virsh("dumpxml", "--inactive", "--security-info", name) },
 			Down:      daemon.Kill,
 			Up:        daemon.Start,
 		}

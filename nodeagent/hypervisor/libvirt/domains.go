@@ -11,6 +11,7 @@ import (
 	lv "libvirt.org/go/libvirt"
 
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/internal/devicexml"
 )
 
 // readAttempts is how often a domain is read anew because it went on or off in the middle of it.
@@ -160,7 +161,11 @@ type identity struct {
 // Define implements hypervisor.Hypervisor.
 func (h *Hypervisor) Define(ctx context.Context, definition string) error {
 	err := do(ctx, h, func(c *lv.Connect) error {
-		dom, err := c.DomainDefineXMLFlags(definition, lv.DOMAIN_DEFINE_VALIDATE)
+		whole, err := withPasswords(c, definition)
+		if err != nil {
+			return err
+		}
+		dom, err := c.DomainDefineXMLFlags(whole, lv.DOMAIN_DEFINE_VALIDATE)
 		switch {
 		case err == nil:
 			free(dom)
@@ -176,6 +181,31 @@ func (h *Hypervisor) Define(ctx context.Context, definition string) error {
 		_ = xml.Unmarshal([]byte(definition), &id) // what cannot be read has no name to report
 	}
 	return doing(err, "define", id.Name)
+}
+
+// withPasswords gives the screens of a definition the passwords that they have. This is the one read with SECURE: they go
+// from libvirt to libvirt, and nowhere else.
+func withPasswords(c *lv.Connect, definition string) (string, error) {
+	if !strings.Contains(definition, "<graphics") {
+		return definition, nil
+	}
+	var id identity
+	if err := xml.Unmarshal([]byte(definition), &id); err != nil {
+		return definition, nil //nolint:nilerr // libvirt says better what is wrong with it
+	}
+	dom, err := c.LookupDomainByName(id.Name)
+	if hasCode(err, lv.ERR_NO_DOMAIN) {
+		return definition, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer free(dom)
+	before, err := dom.GetXMLDesc(lv.DOMAIN_XML_INACTIVE | lv.DOMAIN_XML_SECURE)
+	if err != nil {
+		return "", err
+	}
+	return devicexml.KeepPasswords(definition, before)
 }
 
 // definitionError gives what is wrong with a definition the kind that it has only there.
