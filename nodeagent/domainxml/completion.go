@@ -34,8 +34,14 @@ func normalise(domain *node) {
 	}
 	if devices := domain.child("devices"); devices != nil {
 		for _, device := range devices.children {
-			if device.name == "disk" {
+			switch device.name {
+			case "disk":
 				normaliseDisk(device)
+			case "console":
+				// libvirt counts consoles anew whenever it reads them, with the serial port's twin or without it.
+				if target := device.child("target"); target != nil {
+					target.drop("port")
+				}
 			}
 		}
 	}

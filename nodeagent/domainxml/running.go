@@ -88,6 +88,7 @@ func withoutResolved(want, have *node) {
 			withoutResolvedParts(device)
 		}
 	}
+	withoutFoundPorts(want, have)
 	served := map[string]bool{}
 	for _, filesystem := range want.devicesOf("filesystem") {
 		served[deviceKey(filesystem)] = filesystem.child("binary") != nil
@@ -95,6 +96,23 @@ func withoutResolved(want, have *node) {
 	for _, filesystem := range have.devicesOf("filesystem") {
 		if !served[deviceKey(filesystem)] {
 			filesystem.without("binary") // the virtiofsd that libvirt found
+		}
+	}
+}
+
+// withoutFoundPorts takes out the ports that libvirt found for screens whose definition leaves that to it. Screens have no names: the
+// first is the first.
+func withoutFoundPorts(want, have *node) {
+	screens := have.devicesOf("graphics")
+	for i, wanted := range want.devicesOf("graphics") {
+		if i >= len(screens) {
+			return
+		}
+		for _, port := range []string{"port", "tlsPort", "websocket"} {
+			if value := wanted.get(port); value == "-1" || value == "" && wanted.get("autoport") == "yes" {
+				wanted.drop(port)
+				screens[i].drop(port)
+			}
 		}
 	}
 }

@@ -37,3 +37,10 @@ func PushGuest(t testing.TB) string {
 	}
 	return reference
 }
+
+// GuestKernel returns the kernel and the initramfs of the guest that `make guest` builds, as files for <os><kernel> and <initrd>.
+func GuestKernel(t testing.TB) (kernel, initramfs string) {
+	t.Helper()
+	dir := guestDir(t)
+	return filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initramfs.img")
+}
