@@ -17,7 +17,7 @@ import (
 //     them so or they were before; who has no such step has to be asked (Outside, Found).
 //   - A guest is stopped or destroyed after those of this plan's steps that stop or destroy what depends on it.
 //   - What waits for a step that failed never begins, nor what a Rollout holds.
-//   - At most so many are under way as the pace says.
+//   - At most so many are under way as the pace says, and so many guests interrupted as the budgets say.
 //
 // Steps that wait for each other never begin either: no cycle keeps a Pacer from coming to an end.
 type Pacer struct {
@@ -196,18 +196,30 @@ func (p *Pacer) Next() (step int, ok bool) {
 	if p.running >= p.limit {
 		return 0, false
 	}
-	from := &p.repair
-	if from.Len() == 0 {
-		from = &p.roll
-		if from.Len() == 0 || p.rollout.Hold(&p.steps[(*from)[0]]) != "" {
-			return 0, false
+	if step, ok = p.take(&p.repair); !ok {
+		step, ok = p.take(&p.roll)
+	}
+	if ok {
+		p.states[step] = stepRuns
+		p.running++
+		p.rollout.Begin(&p.steps[step])
+	}
+	return step, ok
+}
+
+// take takes the first step of the plan that nothing holds.
+func (p *Pacer) take(from *indexHeap) (step int, ok bool) {
+	var held []int
+	for from.Len() > 0 && !ok {
+		step, _ = heap.Pop(from).(int)
+		if ok = p.rollout.Hold(&p.steps[step]) == ""; !ok {
+			held = append(held, step)
 		}
 	}
-	step, _ = heap.Pop(from).(int)
-	p.states[step] = stepRuns
-	p.running++
-	p.rollout.Begin(&p.steps[step])
-	return step, true
+	for _, i := range held {
+		heap.Push(from, i)
+	}
+	return step, ok
 }
 
 // End tells how a step went that Next returned. A step without an error is one whose guest is ready.
@@ -275,8 +287,11 @@ func (p *Pacer) Wait(i int) (plan.Wait, bool) {
 			return plan.Wait{For: plan.WaitOrder, Reason: reason}, true
 		}
 	}
-	if hold := p.rollout.Hold(&p.steps[i]); hold != "" {
+	if hold := p.rollout.holdBack(&p.steps[i]); hold != "" {
 		return plan.Wait{For: plan.WaitCanary, Reason: hold}, true
+	}
+	if hold := p.rollout.interruptions.Hold(&p.steps[i]); hold != "" {
+		return plan.Wait{For: plan.WaitBudget, Reason: hold}, true
 	}
 	return plan.Wait{}, false
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -99,6 +100,13 @@ func play(pacer *apply.Pacer, steps []plan.Step, fails map[string]bool, outside 
 		}
 	}
 	return rounds, refused
+}
+
+// atATime bounds how many guests are interrupted at a time.
+func atATime(limit int32) []policy.HostBound {
+	amount := intstr.FromInt32(limit)
+	fleet := &schemas.Fleet{Spec: schemas.FleetSpec{Policy: schemas.Policy{Budgets: []schemas.Budget{{Name: "gentle", RestartPerHost: &amount}}}}}
+	return policy.New(fleet, policy.Options{}).HostBounds("", &schemas.Desired{}, plan.Observed{})
 }
 
 func TestPacer(t *testing.T) {
@@ -293,6 +301,22 @@ func TestPacer(t *testing.T) {
 			map[string]string{"c": "default/a failed, which is one of the 2 that go first (rollout.canary)"},
 		},
 		{
+			"restarts take turns, and nothing else does",
+			apply.Pace{HostBounds: atATime(2)},
+			steps("restart a", "restart b", "restart c", "create d", "restart e", "stop f"), nil, nil,
+			[]string{"restart a, restart b, create d, stop f", "restart c, restart e"},
+			nil,
+		},
+		{
+			"one that fails gives its place to the next",
+			apply.Pace{HostBounds: atATime(1)},
+			steps("restart a", "restart b", "restart c < b"),
+			[]string{"a"},
+			nil,
+			[]string{"restart a", "restart b", "restart c"},
+			nil,
+		},
+		{
 			"after the canary a failure stops nobody",
 			apply.Pace{Canary: &tenth, Parallel: 1},
 			steps("create a", "create b", "create c"),
@@ -364,6 +388,9 @@ func drawPace(t *rapid.T) apply.Pace {
 		canary := rapid.SampledFrom([]intstr.IntOrString{intstr.FromInt32(1), intstr.FromInt32(3), intstr.FromString("40%")}).Draw(t, "canary")
 		pace.Canary = &canary
 	}
+	if rapid.Bool().Draw(t, "with a budget") {
+		pace.HostBounds = atATime(rapid.Int32Range(1, 2).Draw(t, "at a time"))
+	}
 	return pace
 }
 
@@ -384,9 +411,18 @@ func (w *world) check(t *rapid.T, i int) {
 	if len(w.running) >= w.pace.Parallel {
 		t.Fatalf("%d steps are under way, the bound is %d", len(w.running)+1, w.pace.Parallel)
 	}
+	interrupted := 0
 	for j := range w.running {
 		if w.steps[j].Domain == w.steps[i].Domain {
 			t.Fatalf("steps %d and %d of one domain are under way", i, j)
+		}
+		if w.steps[j].Power == plan.PowerCycle {
+			interrupted++
+		}
+	}
+	for _, bound := range w.pace.HostBounds {
+		if bound.Counts(&w.steps[i]) && interrupted >= bound.Limit {
+			t.Fatalf("step %d interrupts one more than %d guests", i, bound.Limit)
 		}
 	}
 	step := &w.steps[i]

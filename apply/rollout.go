@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -23,6 +24,8 @@ type Pace struct {
 	StopOnFailure bool
 	// ReadyTimeout is how long a guest may take to become ready; 0 means DefaultReadyTimeout.
 	ReadyTimeout time.Duration
+	// HostBounds bound how many guests are interrupted at a time.
+	HostBounds []policy.HostBound
 }
 
 // PaceOf is the pace that a Fleet asks for (spec.policy.rollout).
@@ -55,6 +58,8 @@ type Rollout struct {
 	// broken is the first that failed and has not become well since.
 	broken []part
 	names  map[part]schemas.Address
+	// interruptions are those of the host, at whatever revision. Unlike the rest they are about repairs, too.
+	interruptions *Interruptions
 }
 
 // part is what a Rollout counts: a domain that is made or changed, or one that goes.
@@ -80,7 +85,8 @@ const (
 
 // NewRollout returns the account of a revision whose first plan has these steps.
 func NewRollout(pace Pace, steps []plan.Step) *Rollout {
-	r := &Rollout{pace: pace, parts: map[part]progress{}, names: map[part]schemas.Address{}}
+	r := &Rollout{pace: pace, parts: map[part]progress{}, names: map[part]schemas.Address{}, interruptions: NewInterruptions()}
+	r.interruptions.Bound(pace.HostBounds)
 	if pace.Canary == nil {
 		return r
 	}
@@ -100,6 +106,26 @@ func NewRollout(pace Pace, steps []plan.Step) *Rollout {
 	return r
 }
 
+// Share has the rollout go by an account of interruptions that others have begun.
+func (r *Rollout) Share(interruptions *Interruptions) { r.interruptions = interruptions }
+
+// Canary is how many steps go first.
+func (r *Rollout) Canary() int { return r.canary }
+
+// Resume counts a step that another process has begun, and how it ended: nil for well. canary is how many go
+// first, 0 when that process did not know.
+func (r *Rollout) Resume(step *plan.Step, ended bool, err error, canary int) {
+	if canary > 0 {
+		r.canary = canary
+	}
+	if RolledOut(step) {
+		r.set(step, begun)
+	}
+	if ended {
+		r.End(step, err)
+	}
+}
+
 // RolledOut reports whether a step carries out what somebody committed.
 func RolledOut(step *plan.Step) bool {
 	switch step.Reason {
@@ -112,6 +138,14 @@ func RolledOut(step *plan.Step) bool {
 
 // Hold says what keeps a step from beginning, or "".
 func (r *Rollout) Hold(step *plan.Step) string {
+	if reason := r.holdBack(step); reason != "" {
+		return reason
+	}
+	return r.interruptions.Hold(step)
+}
+
+// holdBack says what keeps a step of the revision from beginning.
+func (r *Rollout) holdBack(step *plan.Step) string {
 	if !RolledOut(step) {
 		return ""
 	}
@@ -145,6 +179,7 @@ func (r *Rollout) failure(other part) (part, bool) {
 
 // Reserve counts a step that is going to begin.
 func (r *Rollout) Reserve(step *plan.Step) {
+	r.interruptions.Reserve(step)
 	if RolledOut(step) && r.parts[partOf(step)] == idle {
 		r.set(step, reserved)
 	}
@@ -152,6 +187,7 @@ func (r *Rollout) Reserve(step *plan.Step) {
 
 // Release drops what was reserved and has not begun.
 func (r *Rollout) Release() {
+	r.interruptions.Release()
 	for k, at := range r.parts {
 		if at == reserved {
 			delete(r.parts, k)
@@ -162,6 +198,7 @@ func (r *Rollout) Release() {
 
 // Begin counts a step that begins.
 func (r *Rollout) Begin(step *plan.Step) {
+	r.interruptions.Begin(step)
 	if RolledOut(step) && r.parts[partOf(step)] != failed { // which it remains until it is well
 		r.set(step, begun)
 	}
@@ -169,6 +206,7 @@ func (r *Rollout) Begin(step *plan.Step) {
 
 // End counts a step that is well, or failed.
 func (r *Rollout) End(step *plan.Step, err error) {
+	r.interruptions.End(step.Domain)
 	switch {
 	case !RolledOut(step):
 	case err != nil:

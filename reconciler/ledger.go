@@ -1,62 +1,125 @@
 package reconciler
 
 import (
+	"errors"
 	"time"
 
+	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
-// ledger remembers what was done at the present revision, for the budgets of the Fleet's policy. It belongs to the loop. A
-// new process begins with an empty one: what counts against a budget of a revision is what this process has done.
-type ledger struct {
-	revision string
-	done     []policy.Spent
-	underWay map[key]policy.Spent
+// accounting writes down what is done at a revision, as far as budgets, canaries and failures count it, before it is done. It
+// belongs to the loop.
+type accounting struct {
+	l               *loop
+	fleet, revision string
+	account         *ledger.Account
+	// open are the steps under way that were written down, with the account that they are in.
+	open map[key]entered
+	// told is the problem that was told last.
+	told string
 }
 
-// turn begins a new account when the revision is another one. What is under way goes on counting until it is done.
-func (l *ledger) turn(revision string) {
-	if l.revision != revision {
-		l.revision, l.done = revision, nil
-	}
+type entered struct {
+	account *ledger.Account
+	entry   ledger.Entry
 }
 
-// begin notes that a step is being carried out.
-func (l *ledger) begin(step *plan.Step, have plan.Observed) {
-	spent, counts := policy.Spend(step, have)
-	if !counts {
+// writeAgain is when a step is tried again that could not be written down, or that waits for another process.
+const writeAgain = 2 * time.Second
+
+// turn takes the account of the present revision.
+func (a *accounting) turn() {
+	fleet, revision := a.l.desired.Fleet.Name, a.l.snapshot.Revision
+	if a.account == nil || a.fleet != fleet || a.revision != revision {
+		a.fleet, a.revision = fleet, revision
+		a.account = a.l.r.config.Ledger.Account(fleet, revision)
 		return
 	}
-	if l.underWay == nil {
-		l.underWay = map[key]policy.Spent{}
-	}
-	l.underWay[keyFor(step.Address)] = spent
+	a.account.Refresh()
 }
 
-// end notes that a step was carried out, or failed, and reports whether it counted.
-func (l *ledger) end(step *plan.Step) bool {
-	spent, counted := l.underWay[keyFor(step.Address)]
-	if counted {
-		delete(l.underWay, keyFor(step.Address))
-		l.done = append(l.done, spent)
+// counts reports whether a step is written down, and returns it as it is.
+func (a *accounting) counts(step *plan.Step) (ledger.Entry, bool) {
+	policies := &a.l.desired.Fleet.Spec.Policy
+	spent, counts := policy.Spend(step, a.l.observed)
+	counts = counts && len(policies.Budgets) > 0
+	rollout := &a.l.pacing.pace
+	if !counts && (!apply.RolledOut(step) || rollout.Canary == nil && !rollout.StopOnFailure) {
+		return ledger.Entry{}, false
 	}
-	return counted
+	entry := ledger.NewEntry(step, spent, a.l.now())
+	entry.Awaits, entry.Canary = apply.AwaitsGuest(step), a.l.pacing.rollout.Canary()
+	return entry, true
 }
 
-func (l *ledger) history() policy.History {
-	history := policy.History{Done: l.done}
-	for _, spent := range l.underWay {
-		history.UnderWay = append(history.UnderWay, spent)
+// begin writes down that a step begins, and says why it must not, or "".
+func (a *accounting) begin(step *plan.Step) string {
+	entry, counts := a.counts(step)
+	if !counts {
+		return ""
 	}
-	return history
+	a.left(step.Address)
+	switch err := a.account.Begin(entry); {
+	case err == nil:
+		a.open[keyFor(step.Address)] = entered{a.account, entry}
+		a.told = ""
+		return ""
+	case errors.Is(err, ledger.ErrMoved):
+		a.l.replan, a.l.dirty = true, true
+		return err.Error()
+	case errors.Is(err, ledger.ErrBusy):
+		a.l.wakeAt(a.l.now().Add(writeAgain))
+		return "waits because " + err.Error()
+	default:
+		a.l.wakeAt(a.l.now().Add(writeAgain))
+		if problem := problemOf(err); problem != a.told {
+			a.told = problem
+			a.l.r.event(Warning, ApplyFailed, step.Address, a.revision, "not begun: "+problem)
+		}
+		return problemOf(err)
+	}
+}
+
+// resume takes over what another process has begun. When that one still lives it is told by that.
+func (a *accounting) resume(entry *ledger.Entry) {
+	if a.account.Hold() == nil {
+		a.open[keyFor(entry.Address)] = entered{a.account, *entry}
+	}
+}
+
+// end writes down how a step ended: its guest is ready, or it failed.
+func (a *accounting) end(address schemas.Address, failure error) {
+	if failure != nil {
+		a.write(address, ledger.Failed)
+	} else {
+		a.write(address, ledger.Well)
+	}
+}
+
+// left notes that nobody will tell how a step ended.
+func (a *accounting) left(address schemas.Address) { a.write(address, ledger.Begun) }
+
+func (a *accounting) write(address schemas.Address, state ledger.State) {
+	one, counted := a.open[keyFor(address)]
+	if !counted {
+		return
+	}
+	delete(a.open, keyFor(address))
+	if err := one.account.End(one.entry, state); err != nil {
+		a.l.r.event(Warning, ApplyFailed, address, a.revision, problemOf(err)) // it counts as under way until then
+	}
+	a.l.dirty = true
 }
 
 // policy returns the policy of the Fleet as it is now.
 func (l *loop) policy(now time.Time) *policy.Policy {
-	l.ledger.turn(l.snapshot.Revision)
+	l.accounts.turn()
 	return policy.New(l.desired.Fleet, policy.Options{
-		Now: now, Approvals: status.ApprovalsFor(l.approvals, l.desired.Fleet.Name), History: l.ledger.history(),
+		Now: now, Approvals: status.ApprovalsFor(l.approvals, l.desired.Fleet.Name), History: l.accounts.account.History(),
 	})
 }

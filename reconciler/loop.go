@@ -36,9 +36,9 @@ type loop struct {
 	desired   *schemas.Desired
 	problems  map[schemas.Address]string
 	pollError string
-	// approvals are those of the status branch, ledger what was done at this revision.
+	// approvals are those of the status branch, accounts what was done at this revision.
 	approvals []status.Approval
-	ledger    ledger
+	accounts  *accounting
 	// verdicts is when the policy may judge otherwise by itself; zero when it does not.
 	verdicts time.Time
 
@@ -56,6 +56,7 @@ type loop struct {
 func newLoop(r *Reconciler) *loop {
 	l := &loop{r: r, gate: newGate(r.config.Rand), workers: newWorkers(r), watcher: newWatcher(r), dirty: true}
 	l.pacing = newPacing(l)
+	l.accounts = &accounting{l: l, open: map[key]entered{}}
 	return l
 }
 
@@ -160,9 +161,6 @@ func (l *loop) fetched(snapshot *sources.Snapshot, restored bool) {
 func (l *loop) finished(ctx context.Context, o outcome) {
 	now := l.now()
 	l.workers.finished(&o.step)
-	if l.ledger.end(&o.step) {
-		l.replan = true // a budget may have room for others
-	}
 	l.gate.end(&o.step, o.err, now)
 	l.pacing.ended(ctx, &o)
 	l.r.metrics.applied(o)
@@ -229,8 +227,8 @@ func (l *loop) build(now time.Time) {
 	}
 	l.r.metrics.planned(l.now().Sub(now))
 	l.watcher.planned(p)
-	l.pacing.planned(p, l.desired.Fleet)
 	l.plan, l.verdicts = p, rules.Next(p)
+	l.pacing.planned(p, l.desired, rules)
 }
 
 // admit asks the gate about each step and hands the workers those that may go.
@@ -312,9 +310,12 @@ func (l *loop) dispatch(ctx context.Context, now time.Time) {
 		if l.pacing.stopped(&step) {
 			continue // something failed since it was let through
 		}
+		if reason := l.accounts.begin(&step); reason != "" {
+			l.pacing.holds[keyFor(step.Address)] = reason
+			continue
+		}
 		l.gate.begin(step, l.domain(step.Address), now)
 		l.pacing.rollout.Begin(&step)
-		l.ledger.begin(&step, l.observed)
 		l.workers.begin(ctx, apply.Target{Fleet: l.plan.Fleet, Revision: l.plan.Revision}, step)
 	}
 }

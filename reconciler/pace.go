@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -20,14 +22,16 @@ const (
 )
 
 // pacing keeps the order and the pace of a revision: which machines wait for others, for the canary, or because something
-// failed. It belongs to the loop and remembers in memory only: a controller that starts anew counts the canary among the
-// steps that are left, and so rather waits too often. A guest that crashed is started again without any of this.
+// failed. It belongs to the loop. What was begun is in the account of the revision as well, from which a controller that starts
+// anew goes on. A guest that crashed is started again without any of this.
 type pacing struct {
 	l        *loop
 	revision string
 	rollout  *apply.Rollout
-	pace     apply.Pace
-	asked    map[plan.Dependency]*question
+	// interruptions are the guests that are interrupted now, at whatever revision that began.
+	interruptions *apply.Interruptions
+	pace          apply.Pace
+	asked         map[plan.Dependency]*question
 	// pacer orders the steps of the present plan; index says which of its steps a step of the plan is. It is nil where no
 	// step depends on another machine.
 	pacer *apply.Pacer
@@ -44,8 +48,10 @@ type question struct {
 	ready       bool
 	why         string
 	answered    time.Time
-	// step is the one that started the guest, and is well when the guest is ready; nil when another machine asks.
-	step *plan.Step
+	// step is the one that started the guest, and is well when the guest is ready; nil when another machine asks. revision
+	// is that of the step.
+	step     *plan.Step
+	revision string
 	// until is when that has taken too long.
 	until time.Time
 	told  string
@@ -59,16 +65,17 @@ type answer struct {
 }
 
 func newPacing(l *loop) *pacing {
-	return &pacing{l: l, rollout: apply.NewRollout(apply.Pace{}, nil), asked: map[plan.Dependency]*question{}, holds: map[key]string{}}
+	return &pacing{l: l, rollout: apply.NewRollout(apply.Pace{}, nil), interruptions: apply.NewInterruptions(), asked: map[plan.Dependency]*question{}, holds: map[key]string{}}
 }
 
 // planned takes a new plan; that of another revision begins the account anew.
-func (p *pacing) planned(now *plan.Plan, fleet *schemas.Fleet) {
+func (p *pacing) planned(now *plan.Plan, want *schemas.Desired, rules *policy.Policy) {
 	if now.Unknown != "" {
 		return
 	}
+	p.interruptions.Bound(rules.HostBounds(now.Fleet, want, p.l.observed))
 	if p.revision != now.Revision {
-		p.revision, p.pace = now.Revision, apply.PaceOf(&fleet.Spec.Policy.Rollout)
+		p.revision, p.pace = now.Revision, apply.PaceOf(&want.Fleet.Spec.Policy.Rollout)
 		steps := make([]plan.Step, 0, len(now.Steps))
 		for i := range now.Steps {
 			if now.Steps[i].Blocked == "" {
@@ -76,8 +83,62 @@ func (p *pacing) planned(now *plan.Plan, fleet *schemas.Fleet) {
 			}
 		}
 		p.rollout = apply.NewRollout(p.pace, steps)
+		p.rollout.Share(p.interruptions)
 		p.l.workers.paced = p.pace.Parallel
-		clear(p.asked)
+		for dependency, q := range p.asked {
+			if q.step == nil || q.ready {
+				delete(p.asked, dependency) // the others are interrupted still
+			}
+		}
+		p.resume(now, want)
+	}
+}
+
+// resume goes on from what was begun at the revision: by a process that was stopped, or before the branch went elsewhere.
+func (p *pacing) resume(now *plan.Plan, want *schemas.Desired) {
+	wanted := map[key]bool{}
+	for i := range now.Steps {
+		wanted[keyFor(now.Steps[i].Address)] = true
+	}
+	machines := make(map[schemas.Address]*schemas.VM, len(want.VMs))
+	for _, vm := range want.VMs {
+		machines[vm.Address] = vm
+	}
+	entries := p.l.accounts.account.Entries()
+	for i := range entries {
+		e := &entries[i]
+		k := keyFor(e.Address)
+		step := &plan.Step{Address: e.Address, Domain: e.Domain, Action: e.Action, Reason: e.Reason, Ready: e.Ready, VM: machines[e.Address]}
+		if e.Interrupts {
+			step.Power = plan.PowerCycle
+		} else if e.Awaits {
+			step.Power = plan.PowerOn
+		}
+		have := p.l.domain(e.Address)
+		under := e.State == ledger.Begun && !p.l.gate.busy(k)
+		if under && wanted[k] {
+			// It goes on, or begins again. A guest that is down meanwhile is one that was taken down.
+			if have != nil && have.State != plan.StateRunning {
+				p.interruptions.Begin(step)
+			}
+			continue
+		}
+		var failure error
+		if e.State == ledger.Failed {
+			failure = apply.ErrNotReady
+		}
+		p.rollout.Resume(step, e.State != ledger.Begun, failure, e.Canary)
+		if e.State == ledger.Well || wanted[k] || step.VM == nil || have == nil || !apply.AwaitsGuest(step) {
+			continue
+		}
+		if under {
+			p.interruptions.Begin(step)
+			p.l.accounts.resume(e)
+		}
+		dependency := plan.Dependency{Address: step.Address, Ready: step.Ready}
+		p.asked[dependency] = &question{
+			step: step, revision: now.Revision, why: "nobody knows yet whether it is ready", until: p.l.now().Add(p.pace.Timeout()),
+		}
 	}
 }
 
@@ -192,16 +253,27 @@ func (p *pacing) ask(ctx context.Context, dependency plan.Dependency, q *questio
 // ended takes the outcome of a step. One that started a guest is well when the guest is ready.
 func (p *pacing) ended(ctx context.Context, o *outcome) {
 	switch {
-	case o.revision != p.revision || errors.Is(o.err, apply.ErrStale):
-		return // what is planned next counts
+	case errors.Is(o.err, apply.ErrStale): // what is planned next counts
+		p.interruptions.End(o.step.Domain)
+		p.l.accounts.left(o.step.Address)
+		return
 	case o.err != nil || !apply.AwaitsGuest(&o.step) || p.atOnce(&o.step):
-		p.rollout.End(&o.step, o.err)
+		p.end(&o.step, o.revision, o.err)
 		return
 	}
 	dependency := plan.Dependency{Address: o.step.Address, Ready: o.step.Ready}
-	q := &question{step: &o.step, why: "nobody knows yet whether it is ready", until: p.l.now().Add(p.pace.Timeout())}
+	q := &question{step: &o.step, revision: o.revision, why: "nobody knows yet whether it is ready", until: p.l.now().Add(p.pace.Timeout())}
 	p.asked[dependency] = q
 	p.ask(ctx, dependency, q, "")
+}
+
+// end counts a step that is well, or failed.
+func (p *pacing) end(step *plan.Step, revision string, err error) {
+	p.interruptions.End(step.Domain)
+	p.l.accounts.end(step.Address, err)
+	if revision == p.revision {
+		p.rollout.End(step, err)
+	}
 }
 
 // atOnce reports whether a guest is ready as soon as it runs.
@@ -231,10 +303,10 @@ func (p *pacing) answered(a answer, now time.Time) {
 	}
 	switch {
 	case a.err == nil:
-		p.rollout.End(q.step, nil)
+		p.end(q.step, q.revision, nil)
 		p.l.r.event(Normal, GuestReady, q.step.Address, p.revision, "the guest is ready")
 	case errors.Is(a.err, apply.ErrNotReady) && (not.Never || !now.Before(q.until)):
-		p.rollout.End(q.step, a.err)
+		p.end(q.step, q.revision, a.err)
 		if q.told != q.why {
 			q.told = q.why
 			p.l.r.event(Warning, GuestNotReady, q.step.Address, p.revision, "the guest is not ready after its "+string(q.step.Action)+": "+q.why)
@@ -252,7 +324,12 @@ func (p *pacing) again(ctx context.Context, now time.Time) {
 		switch at := q.answered.Add(askAgain); {
 		case have == nil:
 			delete(p.asked, dependency)
+			p.interruptions.End(q.step.Domain)
+			p.l.accounts.left(q.step.Address)
+		case have.State != plan.StateRunning && !now.Before(q.until):
+			p.end(q.step, q.revision, apply.NotReadyError{Reason: "the guest is off"})
 		case have.State != plan.StateRunning:
+			p.l.wakeAt(q.until)
 		case now.Before(at):
 			p.l.wakeAt(at)
 		default:

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
@@ -74,6 +75,8 @@ type Config struct {
 	PublishInterval time.Duration
 	// Log gets what happens; nil means nobody reads it.
 	Log *slog.Logger
+	// Ledger keeps what was done at each revision, beyond this process; nil keeps it in memory.
+	Ledger *ledger.Book
 	// Clock and Rand (numbers in [0,1)) are for tests; nil means the real ones.
 	Clock backoff.Clock
 	Rand  func() float64

@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
@@ -98,6 +99,7 @@ func newStory(t testing.TB, archive *txtar.Archive) *story {
 	s.repo = reconcilertest.NewRepository(map[string]string{"gitvirt.yaml": "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: demo}\nspec:\n  policy: {apply: {restart: automatic, replace: automatic, destroy: automatic}}\n"})
 	s.config = reconciler.Config{
 		Status: func(string) reconciler.StatusBranch { return s.branch },
+		Ledger: ledger.NewBook(filepath.Join(t.TempDir(), "ledger")),
 		Rand:   func() float64 { return 0 },
 		Log:    slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -179,7 +181,7 @@ func (s *story) wait(args []string) error {
 	return err
 }
 
-// content returns the files of a commit: names of the archive, VM=STRATEGY/MEMORY for a small VM, -NAME to remove.
+// content returns the files of a commit: names of the archive, whose folders tell versions of a file apart, VM=STRATEGY/MEMORY for a small VM, -NAME to remove.
 func (s *story) content(args []string) map[string]string {
 	files := map[string]string{}
 	for _, arg := range args {
@@ -191,7 +193,7 @@ func (s *story) content(args []string) map[string]string {
 		case strings.HasPrefix(arg, "-"):
 			files[arg[1:]+".yaml"] = ""
 		default:
-			files[arg] = s.files[arg]
+			files[filepath.Base(arg)] = s.files[arg]
 		}
 	}
 	return files

@@ -153,7 +153,7 @@ func (c *checker) budgetOf(path []any, b *Budget) {
 	if !given && !c.misread(path) {
 		c.fail(path, "the budget bounds nothing", "write destroyPerRevision, restartPerRevision or restartPerHost")
 	}
-	if b.RestartPerHost != nil && b.RestartPerHost.Type == intstr.Int && b.RestartPerHost.IntVal == 0 {
+	if b.RestartPerHost != nil && (*b.RestartPerHost == intstr.FromInt32(0) || *b.RestartPerHost == intstr.FromString("0%")) {
 		c.fail(field("restartPerHost"), "with 0 nothing is ever restarted", "write 1 or more, or apply: {restart: never}")
 	}
 }

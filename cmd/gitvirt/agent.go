@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/gitvirt/gitvirt/apply/host"
+	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/plan"
 )
@@ -55,6 +56,11 @@ func (f *agentFlags) socketPath() string {
 		return f.socket
 	}
 	return filepath.Join(f.stateDir, "agent.sock")
+}
+
+// book is what was begun at each revision of this host; whoever speaks to the same agent goes by the same.
+func (f *agentFlags) book() *ledger.Book {
+	return ledger.NewBook(filepath.Join(filepath.Dir(f.socketPath()), "rollouts"))
 }
 
 // arguments are the command line of an agent that is started.

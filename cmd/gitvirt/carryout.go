@@ -120,19 +120,28 @@ func (c *cli) carryOut(ctx context.Context, p *hostPlan, platform *platform, o *
 	if o.parallel > 0 {
 		pace.Parallel = o.parallel
 	}
+	pace.HostBounds = p.rules.HostBounds(p.Fleet, p.desired, p.observed)
+	counted, err := newCounted(platform.host, p)
+	if err != nil {
+		return err
+	}
+	defer counted.account.Close()
 	options := apply.Options{Pace: pace, Stop: ctx.Done()}
 	if c.terminal() != nil && !o.json() {
 		options.ConsoleLines = consoleLines
 	}
 	t := c.teller(o)
-	options.Report = t.report
+	options.Report = func(event apply.Event) {
+		counted.ended(&event)
+		t.report(event)
+	}
 	working, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	defer onInterrupts(t.interrupted, leave)()
-	results := apply.Run(working, apply.Target{Fleet: p.Fleet, Revision: p.Revision}, p.Executable(), checkedFirst(platform.host), options)
+	results := apply.Run(working, apply.Target{Fleet: p.Fleet, Revision: p.Revision}, p.Executable(), apply.CheckedFirst{Executor: counted, Checker: platform.host}, options)
 	tally := newTally(results, ctx.Err() != nil)
 	t.end(tally)
-	return tally.err()
+	return errors.Join(tally.err(), counted.failed)
 }
 
 // onInterrupts calls first at the first interrupt and second at the next, until what it returns is called.

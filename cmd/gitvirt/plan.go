@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/schemas"
@@ -143,6 +144,9 @@ type hostPlan struct {
 	// desired and observed are what the plan was made of.
 	desired  *schemas.Desired
 	observed plan.Observed
+	rules    *policy.Policy
+	// account is what was begun at the revision.
+	account *ledger.Account
 }
 
 // planHost plans one revision against a host. The caller closes the platform, unless there is an error.
@@ -165,14 +169,16 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		return nil, nil, err
 	}
 	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
-	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: f.policy(desired, approvals)}
+	account := f.agent.book().Account(desired.Fleet.Name, origin.Revision)
+	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals, History: account.History()})
+	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: rules}
 	p, err := apply.Plan(ctx, desired, observed, options, platform.host, apply.CheckOptions{})
 	if err != nil {
 		platform.close()
 		return nil, nil, err
 	}
 	p.Notes = append(p.Notes, notes...)
-	return &hostPlan{p, observed.Node, origin, desired, observed}, platform, nil
+	return &hostPlan{p, observed.Node, origin, desired, observed, rules, account}, platform, nil
 }
 
 // plan makes the plan that the flags ask for and names what it is compared with.
@@ -188,11 +194,6 @@ func (c *cli) plan(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	return p, nil
 }
 
-// policy is the policy of the Fleet as it is now.
-func (f *planFlags) policy(desired *schemas.Desired, approvals []policy.Approval) plan.Policy {
-	return policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals})
-}
-
 // planBetween compares two revisions.
 func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	to, desired, err := c.read(ctx, &f.source, f.to)
@@ -204,6 +205,7 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 		return nil, err
 	}
 	observed := plan.FromDesired(before, from.Revision)
-	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: f.policy(desired, nil)})
+	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended})
+	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: rules})
 	return &hostPlan{Plan: p, node: "revision " + f.from}, err
 }

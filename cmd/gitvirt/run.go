@@ -104,7 +104,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	defer func() { _ = conn.Close() }()
 	platform := &controlled{Host: host.New(conn)}
 	loop, err := reconciler.New(source, platform, reconciler.Config{
-		Parallel: f.parallel, Interval: f.interval, Status: statusBranch, Log: logger,
+		Parallel: f.parallel, Interval: f.interval, Status: statusBranch, Log: logger, Ledger: f.agent.book(),
 	})
 	if err != nil {
 		return err
@@ -194,12 +194,7 @@ type controlled struct{ *host.Host }
 
 // Execute has a step checked before a guest goes down for it.
 func (h *controlled) Execute(ctx context.Context, target apply.Target, step plan.Step, progress func(string)) error {
-	return checkedFirst(h.Host).Execute(ctx, target, step, progress)
-}
-
-// checkedFirst is a host that is asked before a guest goes down.
-func checkedFirst(h *host.Host) apply.CheckedFirst {
-	return apply.CheckedFirst{Executor: h, Checker: h}
+	return apply.CheckedFirst{Executor: h.Host, Checker: h.Host}.Execute(ctx, target, step, progress)
 }
 
 // KeptDisks names the disks with data whose VM is gone.

@@ -14,10 +14,10 @@ import (
 
 // History is what was done at a revision, as far as budgets count it.
 type History struct {
-	// Done are the steps that were carried out, or tried, at this revision.
+	// Done are the steps that were carried out, or begun, at this revision.
 	Done []Spent
-	// UnderWay are those that are being carried out now; they are not among Done.
-	UnderWay []Spent
+	// Doubt says why Done may not be all; empty when it is. Then budgets of the revision have no room.
+	Doubt string
 }
 
 // Spent is what a step takes of budgets. It is kept by whoever carries steps out, because a machine that was destroyed can
@@ -53,11 +53,56 @@ func (s *subject) spends() (Spent, bool) {
 type account struct {
 	budget *schemas.Budget
 	counts func(*Spent) bool
-	// atATime says that it bounds what happens together, which no approval lifts.
-	atATime     bool
-	what        string
-	limit, base int
-	spent       int
+	what   string
+	limit  int
+	base   int
+	// spent are the machines that it was spent for: one that is restarted again costs nothing more.
+	spent map[schemas.Address]bool
+}
+
+// HostBound is how many guests of a host a budget lets be interrupted at a time (restartPerHost). A plan does not say which of
+// them come first: whoever carries it out begins the next when one is ready (apply.Interruptions).
+type HostBound struct {
+	// Budget is its name.
+	Budget string
+	// Limit is how many of the Base machines that it is about.
+	Limit, Base int
+
+	selector *schemas.Selector
+}
+
+// Counts reports whether a step takes one of the places.
+func (b *HostBound) Counts(step *plan.Step) bool {
+	return step.Power == plan.PowerCycle && step.VM != nil && b.selector.Matches(step.Address.Namespace, step.VM.Object.Labels)
+}
+
+// HostBounds are the bounds of the budgets, for the machines that are wanted and live.
+func (p *Policy) HostBounds(fleet string, want *schemas.Desired, have plan.Observed) []HostBound {
+	var out []HostBound
+	for i := range p.spec.Budgets {
+		b := &p.spec.Budgets[i]
+		if b.RestartPerHost == nil {
+			continue
+		}
+		base := p.base(&subjects{want: want, have: have, plan: &plan.Plan{Fleet: fleet}}, b)
+		out = append(out, HostBound{Budget: b.Name, Limit: amount(*b.RestartPerHost, base), Base: base, selector: &b.Selector})
+	}
+	return out
+}
+
+// turns says in the plan which of its restarts are not carried out together.
+func (p *Policy) turns(s *subjects) {
+	for _, bound := range p.HostBounds(s.plan.Fleet, s.want, s.have) {
+		n := 0
+		for i := range s.of {
+			if step := s.of[i].step; step.Runs() && bound.Counts(step) {
+				n++
+			}
+		}
+		if n > bound.Limit {
+			s.plan.Notes = append(s.plan.Notes, fmt.Sprintf("%d restarts take turns: the budget %s lets %d of %d machines of a host be interrupted at a time", n, bound.Budget, bound.Limit, bound.Base))
+		}
+	}
 }
 
 // budget makes steps wait that would go beyond a budget. Only steps that wait for nothing else spend: those that are approved
@@ -74,14 +119,14 @@ func (p *Policy) budget(s *subjects) {
 				continue
 			}
 			if spent, counts := one.spends(); counts {
-				spend(accounts, one, &spent)
+				spend(accounts, one, &spent, p.options.History.Doubt)
 			}
 		}
 	}
 }
 
 // spend takes a step out of the accounts that it is in, if all of them have room, and makes it wait otherwise.
-func spend(accounts []account, one *subject, spent *Spent) {
+func spend(accounts []account, one *subject, spent *Spent, doubt string) {
 	var in []*account
 	for i := range accounts {
 		a := &accounts[i]
@@ -89,18 +134,18 @@ func spend(accounts []account, one *subject, spent *Spent) {
 			continue
 		}
 		in = append(in, a)
-		if a.spent < a.limit || one.approved && !a.atATime {
-			continue
+		switch {
+		case one.approved || a.spent[spent.Address]:
+		case doubt != "":
+			one.wait(plan.WaitBudget, time.Time{}, fmt.Sprintf("waits for gitvirt approve: nobody can tell what the budget %s has room for: %s", a.budget.Name, doubt))
+			return
+		case len(a.spent) >= a.limit:
+			one.wait(plan.WaitBudget, time.Time{}, fmt.Sprintf("waits for gitvirt approve: the budget %s lets one revision %s %d of %d machines, and %d come before it", a.budget.Name, a.what, a.limit, a.base, len(a.spent)))
+			return
 		}
-		if a.atATime {
-			one.wait(plan.WaitBudget, time.Time{}, fmt.Sprintf("waits for others: the budget %s lets %d of %d machines of a host be interrupted at a time", a.budget.Name, a.limit, a.base))
-		} else {
-			one.wait(plan.WaitBudget, time.Time{}, fmt.Sprintf("waits for gitvirt approve: the budget %s lets one revision %s %d of %d machines, and %d come before it", a.budget.Name, a.what, a.limit, a.base, a.spent))
-		}
-		return
 	}
 	for _, a := range in {
-		a.spent++
+		a.spent[spent.Address] = true
 	}
 }
 
@@ -113,14 +158,12 @@ func (p *Policy) accounts(s *subjects) []account {
 		b := &p.spec.Budgets[i]
 		base := -1
 		for _, bound := range []struct {
-			value   *intstr.IntOrString
-			counts  func(*Spent) bool
-			what    string
-			atATime bool
+			value  *intstr.IntOrString
+			counts func(*Spent) bool
+			what   string
 		}{
-			{b.DestroyPerRevision, destroys, "destroy", false},
-			{b.RestartPerRevision, interrupts, "interrupt", false},
-			{b.RestartPerHost, interrupts, "interrupt", true},
+			{b.DestroyPerRevision, destroys, "destroy"},
+			{b.RestartPerRevision, interrupts, "interrupt"},
 		} {
 			if bound.value == nil {
 				continue
@@ -128,14 +171,10 @@ func (p *Policy) accounts(s *subjects) []account {
 			if base < 0 {
 				base = p.base(s, b)
 			}
-			a := account{budget: b, counts: bound.counts, what: bound.what, atATime: bound.atATime, base: base, limit: amount(*bound.value, base)}
-			spent := p.options.History.UnderWay
-			if !bound.atATime {
-				spent = append(spent[:len(spent):len(spent)], p.options.History.Done...)
-			}
-			for j := range spent {
-				if one := &spent[j]; a.counts(one) && b.Selector.Matches(one.Address.Namespace, one.Labels) {
-					a.spent++
+			a := account{budget: b, counts: bound.counts, what: bound.what, base: base, limit: amount(*bound.value, base), spent: map[schemas.Address]bool{}}
+			for j := range p.options.History.Done {
+				if one := &p.options.History.Done[j]; a.counts(one) && b.Selector.Matches(one.Address.Namespace, one.Labels) {
+					a.spent[one.Address] = true
 				}
 			}
 			out = append(out, a)

@@ -8,7 +8,7 @@
 //   - windows: no deny window is open for the machine;
 //   - rules: each of the team's own rules is true of it;
 //   - grace: a removed machine was kept as long as it is to be kept;
-//   - budgets: not too many others are interrupted or destroyed with it.
+//   - budgets: not too many others are interrupted or destroyed by this revision.
 //
 // An approval ends the wait for a window, for an approval and for a budget of the revision. It does not open a deny window,
 // nor make a rule true that blocks. Protection (gitvirt.io/protect) is no policy and holds without one.
@@ -180,6 +180,7 @@ func (p *Policy) Analyse(of *plan.Plan, want *schemas.Desired, have plan.Observe
 		p.judge(one, findings[i])
 	}
 	p.budget(s)
+	p.turns(s)
 	for i := range s.of {
 		if step := s.of[i].step; step.Blocked != "" {
 			step.Waits = nil // it waits for nothing that would help
