@@ -34,8 +34,17 @@ func (h *Hypervisor) AttachDevice(ctx context.Context, name, device string) erro
 	})
 }
 
-// UpdateDevice implements hypervisor.Hypervisor.
+// UpdateDevice implements hypervisor.Hypervisor. A guest locks the tray of a CD-ROM drive while a program reads it. libvirt waits some
+// 5 s for a guest that opens the tray when it is asked; one that only lets go is asked again after that.
 func (h *Hypervisor) UpdateDevice(ctx context.Context, name, device string) error {
+	err := h.updateDevice(ctx, name, device)
+	if hasCode(err, lv.ERR_OPERATION_FAILED) && strings.Contains(err.Error(), "timed out waiting to open tray") {
+		return h.updateDevice(ctx, name, device)
+	}
+	return err
+}
+
+func (h *Hypervisor) updateDevice(ctx context.Context, name, device string) error {
 	return h.changeDevice(ctx, name, device, "update a device of", func(dom *lv.Domain, old string, named *devicexml.Device) error {
 		changed := device
 		if named.Kind == "memory" {

@@ -253,6 +253,7 @@ func (p *proof) medium(first, second string) {
 	p.says(askMedium, "")
 	p.update(drive("<source file='" + first + "'/>"))
 	p.says(askMedium, "medium-1")
+	p.ask("(sleep 2 </dev/sr0) >/dev/null 2>&1 &") // it holds the tray
 	p.update(drive(""))
 	p.says(askMedium, "")
 	p.update(drive("<source file='" + second + "'/>"))
