@@ -2,6 +2,8 @@ package nodeagent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"slices"
@@ -56,6 +58,23 @@ func content(m *machine, source kubevirtv1.Volume) (volumeContent, error) {
 		return out, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return out, nil
+}
+
+// exchangeable tells the volumes that are exchanged in a running guest when their files change: ConfigMaps and Secrets in a CD-ROM
+// drive. What the others hold is there for the guest's boot.
+func exchangeable(spec *kubevirtv1.VirtualMachineInstanceSpec, source kubevirtv1.Volume) bool {
+	if source.ConfigMap == nil && source.Secret == nil {
+		return false
+	}
+	return slices.ContainsFunc(spec.Domain.Devices.Disks, func(disk kubevirtv1.Disk) bool { return disk.Name == source.Name && disk.CDRom != nil })
+}
+
+// digest is what a record says of an image, salted as the record's other digests of sensitive values are.
+func (m *machine) digest(image []byte) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00", m.made)
+	h.Write(image)
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
 // ownerReader is a hypervisor that knows which user QEMU runs as.

@@ -167,6 +167,11 @@ func (e *execution) operate(ctx context.Context, operation domainxml.Operation) 
 		return h.DetachDevice(ctx, e.name, operation.Device)
 	case domainxml.OperationUpdate:
 		return h.UpdateDevice(ctx, e.name, operation.Device)
+	case domainxml.OperationReinsert:
+		if err := h.UpdateDevice(ctx, e.name, operation.Empty); err != nil {
+			return err
+		}
+		return h.UpdateDevice(ctx, e.name, operation.Device)
 	case domainxml.OperationAttach:
 		return h.AttachDevice(ctx, e.name, operation.Device)
 	case domainxml.OperationResize:
@@ -203,8 +208,8 @@ func (e *execution) arrived(ctx context.Context, record *domainxml.Record) error
 			switch operation.Kind {
 			case domainxml.OperationMemory:
 				waiting = fmt.Sprintf("the guest does not follow its balloon to %d MiB: it needs the memory, or has no driver", operation.KiB>>10)
-			case domainxml.OperationResize:
-				// No XML says how large a disk is.
+			case domainxml.OperationResize, domainxml.OperationReinsert:
+				// No XML says how large a disk is, or what is on a medium.
 			default:
 				return fmt.Errorf("%s of %s: done, and yet not in the running guest", operation.Text, e.name)
 			}

@@ -177,8 +177,12 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 		err = fmt.Errorf("%w: this kind of volume is not carried out", ErrInvalid)
 	default:
 		// What cannot be written is said before anything is defined.
-		_, err = content(m, source)
+		var made volumeContent
+		made, err = content(m, source)
 		err = errors.Join(err, v.store.MakeVolatile(m.made, source.Name))
+		if err == nil && exchangeable(m.spec(), source) {
+			volume.Content = m.digest(made.image)
+		}
 	}
 	if err != nil {
 		return volume, err

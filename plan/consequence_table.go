@@ -139,7 +139,7 @@ func volumeRows() []Row {
 		none("only the order of disks and interfaces counts", "spec.volumes.order", "spec.networks.order"),
 		[]Row{{
 			Path: "spec.volumes", Consequence: ConsequenceLive, Needs: []LiveChange{LiveDisk, LiveMedia}, Whole: true, holds: volumePlug,
-			When:  "it comes or goes with its disk, or the disk is a CD-ROM: then it is inserted or ejected (images, not what is made for cloud-init or of a ConfigMap or Secret)",
+			When:  "it comes or goes with its disk, or the disk is a CD-ROM: then it is inserted or ejected (not what is made for cloud-init or sysprep)",
 			Loses: "what the guest could write to a containerDisk or ephemeral volume goes from the machine",
 			About: "a disk stays connected to what it was plugged in with",
 		}, {
@@ -154,13 +154,20 @@ func volumeRows() []Row {
 			About: "a CD-ROM takes another image; a disk is made anew from it when the guest is started",
 		}},
 		restart("the guest reads it when it boots", "spec.volumes.cloudInitNoCloud", "spec.volumes.cloudInitConfigDrive", "spec.volumes.sysprep",
-			"spec.volumes.configMap", "spec.volumes.secret", "spec.volumes.serviceAccount", "spec.volumes.downwardAPI", "spec.volumes.downwardMetrics"),
+			"spec.volumes.downwardAPI", "spec.volumes.downwardMetrics"),
+		rowsOf(Row{
+			Consequence: ConsequenceLive, Needs: []LiveChange{LiveMedia}, Seldom: true, holds: mediaChange,
+			When:  "the disk is a CD-ROM",
+			About: "a CD-ROM with other files is inserted; the guest reads what else is made of them when it boots",
+		}, "spec.volumes.configMap", "spec.volumes.secret"),
+		none("a libvirt host has no tokens: it holds the namespace, whoever is named", "spec.volumes.serviceAccount"),
 		none("it is used when the image is fetched next", "spec.volumes.containerDisk.imagePullPolicy", "spec.volumes.containerDisk.imagePullSecret"),
 		rowsOf(Row{
 			Consequence: ConsequenceLive, Needs: []LiveChange{LiveDiskGrow}, holds: diskGrows,
-			When:  "it grows and the disk is no CD-ROM; a disk never shrinks",
+			When:  "it grows and the disk is no CD-ROM; a disk never shrinks, and that of a PersistentVolume keeps its size",
 			About: "the running guest is told that its disk has grown",
-		}, "spec.volumes.emptyDisk.capacity", "spec.volumes.hostDisk.capacity", "claims.capacity"),
+		}, "spec.volumes.emptyDisk.capacity", "claims.capacity"),
+		none("it sizes a disk that is made; one that exists keeps its size", "spec.volumes.hostDisk.capacity"),
 		none("whether a volume can be unplugged follows from its disk", "spec.volumes.persistentVolumeClaim.hotpluggable", "spec.volumes.dataVolume.hotpluggable"),
 		none("all files are read-only to the guest, whatever their mode", "spec.volumes.downwardAPI.fields.mode"),
 	)
@@ -177,11 +184,14 @@ func recordRows() []Row {
 		none("it fills an image that is made; one that exists stays as it is", "claims.source"),
 		none("nothing in the machine depends on it", "claims.shared"),
 		[]Row{{
-			Path: "secrets", Consequence: ConsequenceLive, holds: credentialContent,
-			When:  "it is an access credential, and all of them go through the guest agent",
-			About: "the guest reads what is made of a Secret when it boots",
+			Path: "secrets", Consequence: ConsequenceLive, Needs: []LiveChange{LiveMedia}, holds: secretContent,
+			When:  "it is an access credential, and all of them go through the guest agent; or it is what a CD-ROM holds, and not for cloud-init or sysprep",
+			About: "a CD-ROM with other files is inserted; the guest reads what else is made of a Secret when it boots",
+		}, {
+			Path: "contents", Consequence: ConsequenceLive, Needs: []LiveChange{LiveMedia}, Seldom: true, holds: mediumContent,
+			When:  "it is what a CD-ROM holds, and not for cloud-init or sysprep",
+			About: "a CD-ROM with other files is inserted; the guest reads what else is made of a ConfigMap when it boots",
 		}},
-		restart("the guest reads what is made of a ConfigMap when it boots", "contents"),
 		none("the domain changes hands, the guest does not notice", "fleet"),
 	)
 }

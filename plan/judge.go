@@ -44,6 +44,8 @@ type verdict struct {
 	note string
 	// loses says that data goes with the change.
 	loses bool
+	// nothing says that the host does nothing about the change.
+	nothing bool
 }
 
 func no(format string, args ...any) verdict {
@@ -97,6 +99,8 @@ func (j *judge) one(change *Change) {
 	switch {
 	case found.loses:
 		change.worsen(ConsequenceData, found.reason)
+	case found.nothing:
+		change.worsen(ConsequenceNone, found.reason)
 	case found.fails:
 		change.worsen(row.Worst(), cmp.Or(found.reason, row.About))
 	case found.need != "" && !j.live.Has(found.need):
@@ -108,8 +112,11 @@ func (j *judge) one(change *Change) {
 
 // plugs reports whether the running guest is changed: a live change that does not arrive by itself.
 func (c *Change) plugs() bool {
-	return c.Consequence == ConsequenceLive && len(rowOf(c.Path).Needs) > 0
+	return c.Consequence == ConsequenceLive && len(rowOf(c.Path).Needs) > 0 && !isCredential(c.Path)
 }
+
+// isCredential reports whether a path is the content of an access credential, which the host brings into the guest by itself.
+func isCredential(path string) bool { return strings.HasPrefix(path, "secrets[accessCredentials/") }
 
 // liveWords say what a host does, after "this host cannot".
 var liveWords = map[LiveChange]string{
@@ -190,11 +197,11 @@ func agentOnly(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
 	return true
 }
 
-func credentialContent(j *judge, change *Change) verdict {
-	if strings.HasPrefix(change.Path, "secrets[accessCredentials/") {
+func secretContent(j *judge, change *Change) verdict {
+	if isCredential(change.Path) {
 		return throughGuestAgent(j, change)
 	}
-	return no("the guest reads it when it boots")
+	return mediumContent(j, change)
 }
 
 // resourcesSizeNothing holds where requests and limits have no part in the domain but through what they set.

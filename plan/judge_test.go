@@ -82,6 +82,39 @@ func liveCases() []liveCase {
 	image := func(name string) string {
 		return "      - {name: tray, containerDisk: {image: \"registry.example/" + name + "\"}}"
 	}
+	holds := func(volume, kind, data string) string {
+		return tray("      - {name: tray, "+volume+"}") + "\n---\napiVersion: v1\nkind: " + kind + "\nmetadata: {name: files}\n" + data
+	}
+	const one, other = "data: {file: one}", "data: {file: other}"
+	volumeOf := func(size string) string {
+		return set(disks, disk, volumes, "      - {name: data, persistentVolumeClaim: {claimName: files}}") + `
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: files}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: ` + size + `}}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: files}
+spec: {capacity: {storage: ` + size + `}, claimRef: {namespace: default, name: files}, local: {path: /srv/files.img}}`
+	}
+	ofHost := func(size string) string {
+		return set(disks, disk, volumes, "      - {name: data, hostDisk: {path: /srv/files.img, type: DiskOrCreate, capacity: "+size+"}}")
+	}
+	claim := func(name, size string) string {
+		return set(disks, disk, volumes, "      - {name: data, persistentVolumeClaim: {claimName: "+name+"}}") + `
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: files-a}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: ` + size + `}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: files-b}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}`
+	}
 	second := func(fields string) string {
 		return set(cards, "          - {name: second, "+fields+"}", networks, "      - {name: second, multus: {networkName: lan}}")
 	}
@@ -133,9 +166,27 @@ func liveCases() []liveCase {
 		{"a disk for cloud-init", plain, strings.Replace(data, "data, emptyDisk: {capacity: 1Gi}", "data, cloudInitNoCloud: {userData: x}", 1), nil, plan.ConsequenceRestart, ""},
 		{"a disk with a cache", data, strings.Replace(data, "name: data, disk", "name: data, cache: writeback, disk", 1), nil, plan.ConsequenceRestart, ""},
 		{"a disk grows", data, strings.Replace(data, "data, emptyDisk: {capacity: 1Gi}", "data, emptyDisk: {capacity: 2Gi}", 1), nil, plan.ConsequenceLive, ""},
+		{"a disk of the host is asked to grow", ofHost("1Gi"), ofHost("2Gi"), nil, plan.ConsequenceNone, ""},
+		{"a disk of a PersistentVolume is asked to grow", volumeOf("1Gi"), volumeOf("2Gi"), nil, plan.ConsequenceNone, "the host's"},
+		{"another claim", claim("files-a", "1Gi"), claim("files-b", "1Gi"), nil, plan.ConsequenceRestart, "stays connected"},
+		{"a disk with a claim comes", strings.Replace(plain, "metadata: {name: a}", "metadata: {name: a, labels: {a: b}}", 1), claim("files-a", "1Gi"), nil, plan.ConsequenceLive, ""},
+		{"a claim grows", claim("files-a", "1Gi"), claim("files-a", "2Gi"), nil, plan.ConsequenceLive, ""},
+		{"a disk with a claim goes", claim("files-a", "1Gi"), plain, nil, plan.ConsequenceLive, ""},
 		{"a CD-ROM is exchanged", tray(image("one:1")), tray(image("two:1")), nil, plan.ConsequenceLive, ""},
 		{"a CD-ROM is ejected", tray(image("one:1")), tray(""), nil, plan.ConsequenceLive, ""},
 		{"a CD-ROM is inserted", tray(""), tray(image("one:1")), nil, plan.ConsequenceLive, ""},
+		{"the files on a CD-ROM change", holds("configMap: {name: files}", "ConfigMap", one), holds("configMap: {name: files}", "ConfigMap", other), nil, plan.ConsequenceLive, ""},
+		{"the secrets on a CD-ROM change", holds("secret: {secretName: files}", "Secret", "stringD"+one[1:]), holds("secret: {secretName: files}", "Secret", "stringD"+other[1:]), nil, plan.ConsequenceLive, ""},
+		{"a CD-ROM with files is inserted", tray(""), holds("configMap: {name: files}", "ConfigMap", one), nil, plan.ConsequenceLive, ""},
+		{"a CD-ROM with files is ejected", holds("configMap: {name: files}", "ConfigMap", one), tray(""), nil, plan.ConsequenceLive, ""},
+		{"a CD-ROM with files takes the place of an image", tray(image("one:1")), holds("configMap: {name: files}", "ConfigMap", one), nil, plan.ConsequenceLive, ""},
+		{"a CD-ROM has another label", holds("configMap: {name: files}", "ConfigMap", one), holds("configMap: {name: files, volumeLabel: more}", "ConfigMap", one), nil, plan.ConsequenceLive, ""},
+		{"a CD-ROM with secrets has another label", holds("secret: {secretName: files}", "Secret", "stringD"+one[1:]), holds("secret: {secretName: files, volumeLabel: more}", "Secret", "stringD"+one[1:]), nil, plan.ConsequenceLive, ""},
+		{"cloud-init's data takes the place of files", holds("configMap: {name: files}", "ConfigMap", one), tray("      - {name: tray, cloudInitNoCloud: {userData: x}}"), nil, plan.ConsequenceRestart, "read at its boot"},
+		{
+			"the files on a disk change", strings.Replace(holds("configMap: {name: files}", "ConfigMap", one), "cdrom: {bus: sata}", "disk: {bus: virtio}", 1),
+			strings.Replace(holds("configMap: {name: files}", "ConfigMap", other), "cdrom: {bus: sata}", "disk: {bus: virtio}", 1), nil, plan.ConsequenceRestart, "when it boots",
+		},
 		{"a container disk is exchanged", strings.Replace(plain, "emptyDisk: {capacity: 1Gi}", "containerDisk: {image: \"a/b:1\"}", 1), strings.Replace(plain, "emptyDisk: {capacity: 1Gi}", "containerDisk: {image: \"a/b:2\"}", 1), nil, plan.ConsequenceRestart, ""},
 		{"a container disk goes", strings.Replace(data, "data, emptyDisk: {capacity: 1Gi}", "data, containerDisk: {image: \"a/b:1\"}", 1), plain, nil, plan.ConsequenceData, "goes with it"},
 		{"a container disk becomes an empty one", strings.Replace(plain, "emptyDisk: {capacity: 1Gi}", "containerDisk: {image: \"a/b:1\"}", 1), plain, nil, plan.ConsequenceData, "goes with it"},

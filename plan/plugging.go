@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -201,6 +202,11 @@ func holdsImage(volume *kubevirtv1.Volume) bool {
 	return false
 }
 
+// holdsFiles tells the volumes whose files a guest reads whenever it likes: they can be exchanged where they are a CD-ROM.
+func holdsFiles(volume *kubevirtv1.Volume) bool {
+	return volume.ConfigMap != nil || volume.Secret != nil || volume.ServiceAccount != nil || volume.DownwardAPI != nil
+}
+
 // volumePlug judges the changes of volumes: they come and go with their disk, or are the medium of a CD-ROM.
 func volumePlug(j *judge, change *Change) verdict {
 	name, whole := elementOf(change.Path, pathVolumes)
@@ -215,7 +221,7 @@ func (j *judge) volume(name string, whole bool) verdict {
 	before, after := diskNamed(j.before, name), diskNamed(j.after, name)
 	switch {
 	case before != nil && after != nil && before.CDRom != nil && after.CDRom != nil:
-		if volume := volumeNamed(j.after, name); volume != nil && !holdsImage(volume) {
+		if volume := volumeNamed(j.after, name); volume != nil && !holdsImage(volume) && !holdsFiles(volume) {
 			return no("what is made for the guest to read at its boot is not exchanged while it runs")
 		}
 		return verdict{need: LiveMedia}
@@ -252,6 +258,16 @@ func mediaChange(j *judge, change *Change) verdict {
 	return j.volume(name, false)
 }
 
+// mediumContent judges what a Secret or ConfigMap holds, by the name of the volume that is made of it.
+func mediumContent(j *judge, change *Change) verdict {
+	_, name, _ := strings.Cut(change.Path, ".") // names of volumes are plain words
+	found := j.volume(name, false)
+	if found.fails && found.reason == "" {
+		found.reason = "the guest reads it when it boots"
+	}
+	return found
+}
+
 // claimPlug judges the claims of volumes.
 func claimPlug(j *judge, change *Change) verdict {
 	name, whole := elementOf(change.Path, pathClaims)
@@ -276,6 +292,8 @@ func diskGrows(j *judge, change *Change) verdict {
 		return asTheRowSays
 	case volume.Ephemeral != nil:
 		return no("an ephemeral disk gets its size when the guest is started")
+	case j.before.claims[name].Path != "" && j.after.claims[name].Path == j.before.claims[name].Path:
+		return verdict{nothing: true, reason: "the disk is the host's, and keeps its size"}
 	case j.before.claims[name].Shared || j.after.claims[name].Shared:
 		return no("other machines may have the claim open")
 	}

@@ -219,7 +219,7 @@ func TestPropertyOrderDoesNotMatter(t *testing.T) {
 		for i := range rapid.IntRange(1, 5).Draw(rt, "machines") {
 			test := cases[rapid.IntRange(0, len(cases)-1).Draw(rt, "case")]
 			name := strings.NewReplacer("{name: a}", fmt.Sprintf("{name: vm-%d}", i), "{name: a, ", fmt.Sprintf("{name: vm-%d, ", i),
-				"{uuid: 5d307ca9", fmt.Sprintf("{uuid: 5d307ca%d", i)) // one machine's identity is no other's
+				"{uuid: 5d307ca9", fmt.Sprintf("{uuid: 5d307ca%d", i), "files", fmt.Sprintf("files-%d", i)) // one machine's identity is no other's
 			if rapid.Bool().Draw(rt, "there before") {
 				before = append(before, name.Replace(test.before))
 			}

@@ -14,10 +14,12 @@ type OperationKind string
 const (
 	OperationDetach OperationKind = "detach" // Device, as the guest has it
 	OperationUpdate OperationKind = "update" // Device, as the guest has it but for the change
-	OperationAttach OperationKind = "attach" // Device
-	OperationResize OperationKind = "resize" // the disk Target grows to Bytes
-	OperationMemory OperationKind = "memory" // the target of the balloon becomes KiB
-	OperationVCPUs  OperationKind = "vcpus"  // the guest has VCPUs from then on
+	// OperationReinsert is two updates, to Empty and then to Device: a medium whose file is another by now.
+	OperationReinsert OperationKind = "reinsert"
+	OperationAttach   OperationKind = "attach" // Device
+	OperationResize   OperationKind = "resize" // the disk Target grows to Bytes
+	OperationMemory   OperationKind = "memory" // the target of the balloon becomes KiB
+	OperationVCPUs    OperationKind = "vcpus"  // the guest has VCPUs from then on
 )
 
 // Operation is one change of a running guest.
@@ -25,8 +27,8 @@ type Operation struct {
 	Kind OperationKind
 	// Text says what is being done, for people: "plugging in disk data".
 	Text string
-	// Device is an element of domain XML.
-	Device string
+	// Device is an element of domain XML, Empty the same without a medium.
+	Device, Empty string
 	// Target is a disk's device name in the running guest, Bytes its new size.
 	Target string
 	Bytes  uint64

@@ -52,8 +52,11 @@ func liveMachine(t testing.TB, spec string) domainxml.Machine {
 		if volume.EmptyDisk != nil {
 			out.Capacity = volume.EmptyDisk.Capacity.Value()
 		}
-		if volume.CloudInitNoCloud != nil {
+		if volume.CloudInitNoCloud != nil || volume.ConfigMap != nil || volume.DownwardAPI != nil {
 			out.Format = "raw"
+		}
+		if volume.ConfigMap != nil {
+			out.Content = volume.ConfigMap.Name
 		}
 		m.Volumes = append(m.Volumes, out)
 	}
@@ -89,6 +92,8 @@ func told(operation domainxml.Operation) string {
 		out += fmt.Sprint(" ", operation.VCPUs)
 	case domainxml.OperationMemory:
 		out += fmt.Sprint(" ", operation.KiB)
+	case domainxml.OperationReinsert:
+		out += fmt.Sprint(" ", strings.Contains(operation.Empty, "<source"))
 	case domainxml.OperationResize:
 		out += fmt.Sprint(" ", operation.Target, " ", operation.Bytes)
 	}
@@ -105,9 +110,9 @@ const (
 func TestLive(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		// edits make the wanted spec of liveSpec; guest edits the running guest's XML.
-		edits, guest []string
-		want         []string
+		// was makes the spec that the guest has of liveSpec, edits the wanted one; guest edits the running guest's XML.
+		was, edits, guest []string
+		want              []string
 		// device is part of the last operation's device.
 		device string
 		// not is why it cannot be done live.
@@ -204,6 +209,20 @@ func TestLive(t *testing.T) {
 			want: []string{"update: ejecting the medium of cd"},
 		},
 		{
+			name: "a medium is made of other files", was: []string{dataVolume, dataVolume + "\n- {name: cd, configMap: {name: one}}"},
+			edits: []string{dataVolume, dataVolume + "\n- {name: cd, configMap: {name: two}}"},
+			want:  []string{"reinsert false: exchanging the medium of cd"}, device: `<source file="/disks/cd">`,
+		},
+		{
+			name: "a medium is made of the same files", was: []string{dataVolume, dataVolume + "\n- {name: cd, configMap: {name: one}}"},
+			edits: []string{dataVolume, dataVolume + "\n- {name: cd, configMap: {name: one}}"},
+		},
+		{
+			name: "a medium takes the place of one whose files nobody noted", was: []string{dataVolume, dataVolume + "\n- {name: cd, downwardAPI: {}}"},
+			edits: []string{dataVolume, dataVolume + "\n- {name: cd, configMap: {name: one}}"},
+			want:  []string{"reinsert false: exchanging the medium of cd"}, device: `<source file="/disks/cd">`,
+		},
+		{
 			name: "a CD-ROM drive", edits: []string{"{name: cd, cdrom: {bus: scsi}}", "{name: cd, cdrom: {bus: scsi}}\n    - {name: dvd, cdrom: {bus: scsi}}"},
 			want: []string{"attach: plugging in disk dvd"},
 		},
@@ -236,7 +255,7 @@ func TestLive(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			was, want := liveMachine(t, liveSpec), liveMachine(t, edited(t, liveSpec, test.edits...))
+			was, want := liveMachine(t, edited(t, liveSpec, test.was...)), liveMachine(t, edited(t, liveSpec, test.edits...))
 			guest := edited(t, rendered(t, was), test.guest...)
 			operations, err := domainxml.Live(was, want, guest)
 			var not *domainxml.NotLiveError

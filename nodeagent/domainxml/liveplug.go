@@ -116,6 +116,7 @@ func (c *liveChange) medium(name string, wanted, present device) {
 		return "raw"
 	}
 	if sourceOf(wanted.norm) == sourceOf(present.norm) && format(wanted.norm) == format(present.norm) {
+		c.remake(name, present)
 		return
 	}
 	drive := present.raw.clone()
@@ -138,6 +139,28 @@ func (c *liveChange) medium(name string, wanted, present device) {
 	present.norm.set("type", wanted.norm.get("type"))
 	present.norm.replace("source", wanted.norm)
 	present.norm.replace("backingStore", wanted.norm)
+}
+
+// remake has the guest read a medium anew that was made anew under the same name: QEMU has the old file open, and libvirt takes
+// an update to the same name for none. Of what is not exchanged while guests run, nobody noted what is on it.
+func (c *liveChange) remake(name string, present device) {
+	now, before := volumeOf(c.machine.Volumes, name), volumeOf(c.was.Volumes, name)
+	switch {
+	case now == nil || before == nil || now.Path != before.Path:
+		return
+	case now.Kind == before.Kind && (now.Content == before.Content || before.Content == ""):
+		return
+	}
+	drive := present.raw.clone()
+	if target := drive.child("target"); target != nil {
+		target.drop("tray")
+	}
+	empty := drive.clone()
+	empty.without("source")
+	empty.without("backingStore")
+	c.update = append(c.update, Operation{
+		Kind: OperationReinsert, Text: "exchanging the medium of " + name, Device: drive.document(), Empty: empty.document(),
+	})
 }
 
 // grow lets a disk become as large as it is wanted.

@@ -107,6 +107,7 @@ type volumeXML struct {
 	LogicalBlock  uint   `xml:"logical-block,attr,omitempty"`
 	PhysicalBlock uint   `xml:"physical-block,attr,omitempty"`
 	Initrd        string `xml:"initrd,attr,omitempty"`
+	Content       string `xml:"content,attr,omitempty"`
 }
 
 // XML returns the record as the element that stands in a domain's metadata.
@@ -139,7 +140,8 @@ func (r *Record) write(w *xmlWriter, name, namespace string) error {
 		volume := &r.Volumes[i]
 		w.leaf("volume", "name", volume.Name, "kind", volume.Kind, "path", volume.Path, "block", flag(volume.Block), "format", volume.Format,
 			"capacity", number(volume.Capacity), "cached", flag(volume.Cached), "backing", volume.Backing, "backing-format", volume.BackingFormat,
-			"logical-block", number(volume.LogicalBlock), "physical-block", number(volume.PhysicalBlock), "initrd", volume.Initrd)
+			"logical-block", number(volume.LogicalBlock), "physical-block", number(volume.PhysicalBlock), "initrd", volume.Initrd,
+			"content", volume.Content)
 	}
 	if r.Assignment.CPUs != nil || len(r.Assignment.Devices) > 0 {
 		assignment, err := json.Marshal(r.Assignment)

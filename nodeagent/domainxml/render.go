@@ -87,6 +87,8 @@ type Volume struct {
 	PhysicalBlock uint
 	// Initrd belongs to kernelBoot.
 	Initrd string
+	// Content is a digest of what a medium is made of that is exchanged while the guest runs; empty for others.
+	Content string
 }
 
 // KernelBootVolume is the name under which kernelBoot's files are found among the volumes. No volume can have it:
