@@ -2,16 +2,10 @@ package nodeagent_test
 
 import (
 	"context"
-	"io"
-	"log"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-containerregistry/pkg/crane"
-	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
@@ -31,16 +25,7 @@ func TestRealGuest(t *testing.T) {
 		}
 		files[name] = content
 	}
-	image, err := crane.Image(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	defer server.Close()
-	reference := strings.TrimPrefix(server.URL, "http://") + "/gitvirt/agent:1"
-	if err := crane.Push(image, reference, crane.Insecure); err != nil {
-		t.Fatal(err)
-	}
+	reference := libvirttest.PushFiles(t, files)
 	r, daemon := newRealRig(t)
 	h := libvirt.New(daemon.URI)
 	defer func() { _ = h.Close() }()

@@ -7,10 +7,14 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
@@ -53,8 +57,35 @@ func (r *rig) await(what string, condition func() bool) {
 	r.t.Fatalf("never %s\n%s", what, r.logged.String())
 }
 
+// How long readiness is waited for, in seconds that pass a thousand times as fast: for what comes once a guest has booted, and for
+// what does not come.
+const patient, brief = 90_000, 100
+
+// readiness waits for the guest of machine a to become ready in one way, and compares what is said of it.
+func (r *rig) readiness(way string, port uint32, seconds int64, code codes.Code, want string) {
+	r.t.Helper()
+	response, err := r.client.Await(r.t.Context(), &api.AwaitRequest{Address: "VirtualMachine/default/a", Ready: way, Port: port, TimeoutSeconds: seconds})
+	got := response.GetMessage()
+	if err != nil {
+		got = status.Convert(err).Message()
+	}
+	if status.Code(err) != code || !strings.Contains(got, want) {
+		r.t.Errorf("ready by %q: %s: %q, want %s: %q", way, status.Code(err), got, code, want)
+	}
+}
+
+// saysLast compares the end of what the guest of machine a has written to its serial console.
+func (r *rig) saysLast(want ...string) {
+	r.t.Helper()
+	response, err := r.client.ReadConsole(r.t.Context(), &api.ReadConsoleRequest{Address: "VirtualMachine/default/a", Lines: uint32(len(want))})
+	if err != nil || !slices.Equal(response.GetLines(), want) {
+		r.t.Errorf("the console says last %q, want %q: %v", response.GetLines(), want, err)
+	}
+}
+
 // TestPortsOfRealGuest reaches the services of a guest behind user-mode networking on a real libvirt, with the kernel's
-// nftables: after its start, when its ports change, without its agent and libvirtd, and after a power cycle.
+// nftables: after its start, when its ports change, without its agent and libvirtd, and after a power cycle. On the way it is asked for
+// in the ways of being ready that need no agent in the guest.
 func TestPortsOfRealGuest(t *testing.T) {
 	r, daemon := newRealRig(t)
 	h := libvirt.New(daemon.URI)
@@ -78,7 +109,7 @@ func TestPortsOfRealGuest(t *testing.T) {
 			"domain": {
 				"memory": {"guest": "128Mi"},
 				"firmware": {"kernelBoot": {"kernelArgs": "console=ttyS0 quiet", "container": {"image": "`+image+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}},
-				"devices": {"disks": [{"name": "init", "disk": {"bus": "virtio"}}], "interfaces": [{"name": "default", "masquerade": {}, "ports": [`+ports+`]}]}
+				"devices": {"disks": [{"name": "init", "disk": {"bus": "virtio"}}], "interfaces": [{"name": "default", "masquerade": {}, `+ports+`}]}
 			},
 			"networks": [{"name": "default", "pod": {}}],
 			"volumes": [{"name": "init", "cloudInitNoCloud": {"userData": "`+services+`"}}],
@@ -88,8 +119,11 @@ func TestPortsOfRealGuest(t *testing.T) {
 	reached := func(d *api.Domain) bool { return slices.Contains(d.GetAddresses(), at) && d.GetPortsProblem() == "" }
 	ready := func(d *api.Domain) bool { return d.GetReady() == "true" }
 
-	r.must(r.request(with(`{"port": 80}`, `"httpGet": {"port": 80}`), "on"))
+	r.must(r.request(with(`"ports": [{"port": 80}]`, `"httpGet": {"port": 80}`), "on"))
+	r.readiness("running", 0, patient, codes.OK, "the guest runs")
+	r.readiness("tcp", 80, patient, codes.OK, "port 80 answers")
 	r.eventually("a", "reached and ready by HTTP", func(d *api.Domain) bool { return reached(d) && ready(d) })
+	r.readiness("", 0, patient, codes.OK, "the readiness probe succeeds")
 	if got := page(at); got != "hello" {
 		t.Fatalf("the page is %q", got)
 	}
@@ -99,7 +133,7 @@ func TestPortsOfRealGuest(t *testing.T) {
 	}
 
 	// Ports change while the guest runs.
-	r.must(r.request(with(`{"port": 22}, {"port": 25}`, `"tcpSocket": {"port": 25}`), ""))
+	r.must(r.request(with(`"ports": [{"port": 22}, {"port": 25}]`, `"tcpSocket": {"port": 25}`), ""))
 	r.await("ssh", func() bool { return served(at, 22) == "ssh" })
 	r.eventually("a", "ready by a service that is silent", ready)
 	if got := page(at); got != "" {
@@ -107,11 +141,17 @@ func TestPortsOfRealGuest(t *testing.T) {
 	}
 
 	// QEMU takes connections to any port that it forwards; the probe does not.
-	r.must(r.request(with(`{"port": 22}, {"port": 26}`, `"tcpSocket": {"port": 26}`), ""))
+	r.must(r.request(with(`"portRanges": [{"protocol": "TCP", "start": 22, "end": 26}]`, `"tcpSocket": {"port": 26}`), ""))
 	r.eventually("a", "not ready", func(d *api.Domain) bool {
 		return d.GetReady() == "false" && d.GetReadyReason() == "the guest refuses connections to port 26"
 	})
-	r.must(r.request(with(`{"port": 22}`, `"tcpSocket": {"port": 80}`), ""))
+	if got := served(at, 22); got != "ssh" {
+		t.Errorf("a range does not hold its first port: %q", got)
+	}
+	r.readiness("tcp", 26, brief, codes.DeadlineExceeded, "port 26 does not answer: the guest refuses connections to port 26")
+	r.readiness("agent", 0, brief, codes.DeadlineExceeded, "the guest agent does not answer")
+	r.saysLast("gitvirt-guest: ready", "Press Enter for a shell.")
+	r.must(r.request(with(`"ports": [{"port": 22}]`, `"tcpSocket": {"port": 80}`), ""))
 	r.eventually("a", "unknown", func(d *api.Domain) bool {
 		return d.GetReady() == "unknown" && strings.Contains(d.GetReadyReason(), "no port 80")
 	})
@@ -132,14 +172,17 @@ func TestPortsOfRealGuest(t *testing.T) {
 	r.start(h, nodeagent.WithRedirects(redirects))
 	r.await("ssh again", func() bool { return served(at, 22) == "ssh" })
 	r.eventually("a", "reached", reached)
-	if daemon.QEMU("default_a") != qemu {
-		t.Error("the guest was restarted on the way")
+	console, err := os.ReadFile(filepath.Join(r.dir, "state", "vms", "default", "a", "console.log"))
+	if boots := strings.Count(string(console), "boot-id"); err != nil || boots != 1 || daemon.QEMU("default_a") != qemu {
+		t.Errorf("the guest was restarted on the way: it has booted %d times (%v)", boots, err)
 	}
 
 	// A new run has a new QEMU.
 	daemon.CrashQEMU("default_a")
 	r.eventually("a", "off", func(d *api.Domain) bool { return d.GetState() == "stopped" && len(d.GetAddresses()) == 0 })
-	r.must(r.request(with(`{"port": 22}`, `"tcpSocket": {"port": 22}`), "on"))
+	r.saysLast("gitvirt-guest: ready", "Press Enter for a shell.")
+	r.readiness("tcp", 22, patient, codes.FailedPrecondition, "the guest crashed")
+	r.must(r.request(with(`"ports": [{"port": 22}]`, `"tcpSocket": {"port": 22}`), "on"))
 	r.eventually("a", "ready", ready)
 	if got := served(at, 22); got != "ssh" {
 		t.Errorf("after a power cycle: %q", got)

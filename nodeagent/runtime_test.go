@@ -184,13 +184,15 @@ type vm struct {
 	change   func(*kubevirtv1.VirtualMachineInstanceSpec)
 	contents map[string]map[string]string
 	devices  map[string]*api.HostDeviceSelector
+	claims   map[string]*api.Claim
+	labels   map[string]string
 }
 
 func (r *rig) request(in vm, power string) *api.ExecuteRequest {
 	r.t.Helper()
 	always := kubevirtv1.RunStrategyAlways
 	object := &kubevirtv1.VirtualMachine{}
-	object.Name, object.Namespace, object.Spec.RunStrategy = in.name, "default", &always
+	object.Name, object.Namespace, object.Labels, object.Spec.RunStrategy = in.name, "default", in.labels, &always
 	object.Spec.Template = &kubevirtv1.VirtualMachineInstanceTemplateSpec{}
 	spec := &object.Spec.Template.Spec
 	if err := json.Unmarshal([]byte(`{"domain":{"memory":{"guest":"64Mi"}}}`), spec); err != nil {
@@ -205,9 +207,13 @@ func (r *rig) request(in vm, power string) *api.ExecuteRequest {
 	}
 	message := &api.VM{
 		Address: "VirtualMachine/default/" + in.name, Fleet: "fleet", Revision: "rev", Source: "a.yaml:1", Object: encoded, Record: encoded,
-		Hash: fmt.Sprintf("%x%v", len(encoded), in.contents), HostDevices: in.devices, Contents: map[string]*api.Content{},
+		HostDevices: in.devices, Contents: map[string]*api.Content{}, Claims: in.claims,
 	}
-	message.Hash = fmt.Sprintf("hash-%d", hashOf(string(encoded)+fmt.Sprint(in.contents)))
+	claims, err := json.Marshal(in.claims)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	message.Hash = fmt.Sprintf("hash-%d", hashOf(string(encoded)+fmt.Sprint(in.contents)+string(claims)))
 	for key, values := range in.contents {
 		content := &api.Content{Values: map[string][]byte{}}
 		for name, value := range values {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
-	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 )
 
 // told writes changes as people read them.
@@ -158,51 +157,4 @@ func TestRunningDriftIsUndone(t *testing.T) {
 		t.Errorf("what no host can undo: %v", err)
 	}
 	r.eventually("a", "told as refused", func(d *api.Domain) bool { return d.GetLiveRefused().GetHash() == d.GetHash() })
-}
-
-// TestRealRunningDriftIsUndone does by hand what people do to a guest that runs on a real libvirt, and has it undone.
-func TestRealRunningDriftIsUndone(t *testing.T) {
-	r, daemon := newRealRig(t)
-	in := liveVM(t, strings.NewReplacer("IMAGE", libvirttest.PushGuest(t), "MEMORY", "256Mi", "SOCKETS", "1",
-		"DISKS", beforeDisks[1:], "VOLUMES", beforeVolumes[1:]+"\n- {name: cd, configMap: {name: files}}", "INTERFACES", `    - {name: default, masquerade: {}, macAddress: "02:00:00:00:00:01"}`).Replace(realGuest))
-	r.must(r.request(in, "on"))
-	r.eventually("a", "as applied", func(d *api.Domain) bool { return d.GetRan() && len(d.GetDrift())+len(d.GetRunningDrift()) == 0 })
-	console := filepath.Join(r.dir, "state", "vms", "default", "a", "console.log")
-	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		if content, _ := os.ReadFile(console); strings.Contains(string(content), "carrier 1") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the guest never boots")
-		}
-	}
-	image := filepath.Join(r.dir, "foreign.img")
-	if err := os.WriteFile(image, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	qemu := daemon.QEMU("default_a")
-	const spec = "spec.template.spec."
-	for _, test := range []struct{ command, path string }{
-		{"attach-disk DOMAIN " + image + " vdz --targetbus virtio --live", spec + "domain.devices.disks[vdz]"},
-		{"detach-disk DOMAIN vdb --live", spec + "domain.devices.disks[old]"},
-		{"domif-setlink DOMAIN 02:00:00:00:00:01 down", spec + "domain.devices.interfaces[default].state"},
-		{"setmem DOMAIN 200M --live", spec + "domain.memory.guest"},
-		{"change-media DOMAIN sda --eject --force --live", spec + "volumes[cd]"},
-		{"detach-interface DOMAIN user --mac 02:00:00:00:00:01 --live", spec + "domain.devices.interfaces[default]"},
-	} {
-		daemon.Virsh(strings.Fields(strings.Replace(test.command, "DOMAIN", "default_a", 1))...)
-		r.eventually("a", "changed by virsh "+test.command, func(d *api.Domain) bool {
-			return len(d.GetRunningDrift()) == 1 && d.GetRunningDrift()[0].GetPath() == test.path && len(d.GetDrift()) == 0 &&
-				(!strings.HasPrefix(test.command, "setmem") || string(d.GetRunningDrift()[0].GetAfter()) == `"200Mi"`)
-		})
-		undo := r.request(in, "")
-		undo.Define = false
-		if err := r.execute(undo); err != nil {
-			t.Fatalf("virsh %s: %v", test.command, err)
-		}
-		r.eventually("a", "as it was before virsh "+test.command, func(d *api.Domain) bool { return len(d.GetRunningDrift()) == 0 })
-	}
-	if _, err := os.Stat(image); err != nil || daemon.QEMU("default_a") != qemu {
-		t.Errorf("the foreign disk's file: %v; or the guest was restarted", err)
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/crane"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
@@ -29,9 +30,24 @@ func PushGuest(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return push(t, image)
+}
+
+// PushFiles serves an image with files from a registry, as long as the test runs, and returns its reference.
+func PushFiles(t testing.TB, files map[string][]byte) string {
+	t.Helper()
+	image, err := crane.Image(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return push(t, image)
+}
+
+func push(t testing.TB, image v1.Image) string {
+	t.Helper()
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
-	reference := strings.TrimPrefix(server.URL, "http://") + "/gitvirt/guest:1"
+	reference := strings.TrimPrefix(server.URL, "http://") + "/gitvirt/image:1"
 	if err := crane.Push(image, reference, crane.Insecure); err != nil {
 		t.Fatal(err)
 	}
