@@ -77,7 +77,13 @@ func TestAwait(t *testing.T) {
 		{reason: "by default one that runs", want: "the guest runs"},
 		{reason: "off", ready: "running", before: func(r *rig) { r.fake.GuestPowersOff("default_a") }, want: "the guest shut itself down", code: codes.FailedPrecondition},
 		{reason: "crashed", ready: "agent", before: func(r *rig) { r.fake.GuestCrashes("default_a") }, want: "the guest crashed", code: codes.FailedPrecondition},
-		{reason: "paused", ready: "running", before: func(r *rig) { r.fake.Pause("default_a") }, want: "the guest is paused", code: codes.DeadlineExceeded},
+		{
+			reason: "paused", ready: "running", want: "the guest is paused", code: codes.DeadlineExceeded,
+			before: func(r *rig) {
+				r.fake.Pause("default_a")
+				r.eventually("a", "paused", func(d *api.Domain) bool { return d.GetState() == "paused" })
+			},
+		},
 		{reason: "an agent that answers", ready: "agent", agent: guestFiles(nil), want: "the guest agent answers"},
 		{reason: "none", ready: "agent", want: "the guest agent does not answer", code: codes.DeadlineExceeded},
 		{reason: "a port", ready: "tcp", port: open, change: bridged, before: func(r *rig) { r.fake.SetAddresses("default_a", "127.0.0.1") }, want: "answers"},
