@@ -54,6 +54,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 		p.Unknown = have.Unknown
 		p.UnknownCount = len(want.VMs)
 	} else {
+		p.Steps = make([]Step, 0, differing(want.VMs, have.Domains))
 		b.takeovers(have.Domains)
 		b.merge(want, have.Domains)
 		b.order()
@@ -71,12 +72,33 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 	return p, nil
 }
 
+// differing is about how many steps a plan will have: steps are large, and thousands of them are moved each time that their list has
+// to grow.
+func differing(vms []*schemas.VM, domains []*Domain) int {
+	count := 0
+	for len(vms) > 0 && len(domains) > 0 {
+		switch order := vms[0].Address.Compare(domains[0].Address); {
+		case order < 0:
+			vms, count = vms[1:], count+1
+		case order > 0:
+			domains, count = domains[1:], count+1
+		default:
+			if vms[0].Hash != domains[0].Hash {
+				count++
+			}
+			vms, domains = vms[1:], domains[1:]
+		}
+	}
+	return count + len(vms) + len(domains)
+}
+
 type builder struct {
 	plan    *Plan
 	policy  Policy
 	want    *schemas.Desired
 	have    Observed
 	foreign foreignIndex
+	records schemas.RecordReader
 	// takeover is what is known of machines whose domain exists under another name.
 	takeover takeover
 }
@@ -275,7 +297,7 @@ func (b *builder) compare(step *Step, vm *schemas.VM, have *Domain) error {
 	}
 	switch {
 	case have.RunningHash != "" && have.RunningHash != vm.Hash:
-		changes, err := changesTo(vm, have.RunningRecord, moved, j)
+		changes, err := b.changesTo(vm, have.RunningRecord, moved, j)
 		if err != nil {
 			return fmt.Errorf("it cannot be compared with the running guest: %w", err)
 		}
@@ -287,9 +309,9 @@ func (b *builder) compare(step *Step, vm *schemas.VM, have *Domain) error {
 		}
 		// Written again although it may be written already: the record then says that gitvirt is about to stop the guest.
 		step.Define = true
-		step.Changes = append(step.Changes, changes...)
+		step.add(changes)
 	case vm.Hash != have.Hash:
-		changes, err := changesTo(vm, have.Record, moved, j)
+		changes, err := b.changesTo(vm, have.Record, moved, j)
 		if err != nil {
 			return fmt.Errorf("it cannot be compared with what was applied: %w", err)
 		}
@@ -298,12 +320,19 @@ func (b *builder) compare(step *Step, vm *schemas.VM, have *Domain) error {
 				changes[i].Consequence, changes[i].Note = ConsequenceNone, "the guest runs it so already"
 			}
 		}
-		step.Changes = append(step.Changes, changes...)
+		step.add(changes)
 	}
 	if vm.Hash != have.Hash {
 		step.Reason, step.Define = ReasonChanged, true
 	}
 	return nil
+}
+
+func (s *Step) add(changes []Change) {
+	if len(s.Changes) > 0 {
+		changes = append(s.Changes, changes...)
+	}
+	s.Changes = changes
 }
 
 // pends reports whether a running guest has to be touched to get what is configured already. What waits for the next boot and

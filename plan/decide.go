@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -173,8 +174,14 @@ func (s *Step) start(why string, have *Domain) {
 // because names the fields that are to blame for a consequence.
 func (s *Step) because(consequence Consequence) string {
 	var fields []string
-	for _, change := range s.Changes {
+	more := 0
+	for i := range s.Changes {
+		change := &s.Changes[i]
 		if change.Consequence != consequence {
+			continue
+		}
+		if len(fields) == namedFields {
+			more++
 			continue
 		}
 		name := shortPath(change.Path)
@@ -186,13 +193,13 @@ func (s *Step) because(consequence Consequence) string {
 			fields = append(fields, name+": other content")
 			continue
 		}
-		fields = append(fields, fmt.Sprintf("%s: %s -> %s", name, brief(change.Before), brief(change.After)))
+		fields = append(fields, name+": "+brief(change.Before)+" -> "+brief(change.After))
 	}
 	switch {
 	case len(fields) == 0:
 		return ""
-	case len(fields) > 3:
-		fields = append(fields[:3], fmt.Sprintf("%d more", len(fields)-3))
+	case more > 0:
+		fields = append(fields, strconv.Itoa(more)+" more")
 	}
 	return " (" + strings.Join(fields, ", ") + ")"
 }
@@ -203,7 +210,7 @@ func (s *Step) risk() {
 	for _, volume := range s.VM.Spec().Volumes {
 		if volume.ContainerDisk != nil || volume.Ephemeral != nil {
 			kind, _ := domainxml.VolumeKind(volume)
-			s.DataAtRisk = append(s.DataAtRisk, fmt.Sprintf("disk %s (%s): what the guest wrote to it is discarded", volume.Name, kind))
+			s.DataAtRisk = append(s.DataAtRisk, "disk "+volume.Name+" ("+kind+"): what the guest wrote to it is discarded")
 		}
 	}
 	if volatileVariables(s.VM.Spec()) {

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -17,14 +15,18 @@ import (
 // diffRecords compares two records field by field after the same defaults were filled in on both sides, so that a
 // default that somebody writes out is no change. The result is ordered by path.
 func diffRecords(before, after []byte, j judge) ([]Change, error) {
-	old, err := normalise(before)
+	old, err := schemas.ReadRecord(before, true)
 	if err != nil {
 		return nil, fmt.Errorf("reading what was applied: %w", err)
 	}
-	wanted, err := normalise(after)
+	wanted, err := schemas.ReadRecord(after, true)
 	if err != nil {
 		return nil, fmt.Errorf("reading what is wanted: %w", err)
 	}
+	return diff(old, wanted, j), nil
+}
+
+func diff(old, wanted *schemas.Recorded, j judge) []Change {
 	differences := schemas.Compare(old, wanted)
 	changes := make([]Change, len(differences))
 	for i := range differences {
@@ -32,20 +34,7 @@ func diffRecords(before, after []byte, j judge) ([]Change, error) {
 	}
 	j.before, j.after = machineOf(old), machineOf(wanted)
 	j.consequences(changes)
-	return changes, nil
-}
-
-// normalise returns a record with defaults filled in.
-func normalise(record []byte) (*schemas.Recorded, error) {
-	read, err := schemas.ReadRecord(record, true)
-	if err != nil {
-		return nil, err
-	}
-	if firmware := read.Object.Spec.Template.Spec.Domain.Firmware; firmware != nil {
-		// libvirt compares UUIDs without regard to case.
-		firmware.UUID = types.UID(strings.ToLower(string(firmware.UUID)))
-	}
-	return read, nil
+	return changes
 }
 
 func machineOf(read *schemas.Recorded) *machine {
@@ -90,25 +79,21 @@ func hidden(path string) bool {
 // concealed stands in for a sensitive value inside a larger one.
 const concealed = "(sensitive)"
 
-// conceal replaces sensitive values inside an added or removed subtree, and the queries of URLs.
+// conceal replaces sensitive values inside an added or removed subtree, and the queries of URLs. It changes the subtree.
 func conceal(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
-		out := make(map[string]any, len(v))
 		for key, element := range v {
 			if slices.Contains(sensitiveFields, key) {
-				out[key] = concealed
+				v[key] = concealed
 				continue
 			}
-			out[key] = conceal(element)
+			v[key] = conceal(element)
 		}
-		return out
 	case []any:
-		out := make([]any, len(v))
 		for i, element := range v {
-			out[i] = conceal(element)
+			v[i] = conceal(element)
 		}
-		return out
 	case string:
 		address, _, query := strings.Cut(v, "?")
 		if scheme, _, ok := strings.Cut(address, "://"); ok && query && (scheme == "http" || scheme == "https") {
@@ -166,16 +151,15 @@ func brief(value any) string {
 		}
 		return cut(v)
 	}
-	encoded, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Sprintf("%v", value)
-	}
-	return cut(string(encoded))
+	return cut(string(appendJSON(nil, value)))
 }
 
 const briefLength = 120
 
 func cut(text string) string {
+	if len(text) <= briefLength { // which is no fewer than it has characters
+		return text
+	}
 	runes := []rune(text)
 	if len(runes) <= briefLength {
 		return text

@@ -25,7 +25,13 @@ type judge struct {
 	// slots is how many PCI slots the devices that are plugged in take so far.
 	slots uint32
 	// plugged remembers what was found about the devices that come and go.
-	plugged map[string]verdict
+	plugged []plugged
+}
+
+// plugged is what was found about a device.
+type plugged struct {
+	list, name string
+	found      verdict
 }
 
 // machine is a record with its defaults filled in.
@@ -59,8 +65,8 @@ var asTheRowSays = verdict{fails: true}
 func (j *judge) consequences(changes []Change) {
 	live, nextBoot := false, false
 	for i := range changes {
-		j.one(&changes[i])
-		live = live || changes[i].plugs()
+		row := j.one(&changes[i])
+		live = live || changes[i].plugsBy(row)
 		nextBoot = nextBoot || changes[i].Consequence == ConsequenceNextBoot
 	}
 	if j.off {
@@ -80,15 +86,15 @@ func (j *judge) consequences(changes []Change) {
 	}
 }
 
-// one judges a single change.
-func (j *judge) one(change *Change) {
+// one judges a single change, and returns the row that it judged by.
+func (j *judge) one(change *Change) *Row {
 	row := rowOf(change.Path)
 	change.Consequence = row.Consequence
 	if j.off {
 		if row.Consequence != ConsequenceReplace && (row.Consequence != ConsequenceNone || row.holds != nil) {
 			change.Consequence = ConsequenceNextBoot
 		}
-		return
+		return row
 	}
 	found := verdict{}
 	if row.holds != nil {
@@ -108,11 +114,14 @@ func (j *judge) one(change *Change) {
 	default:
 		change.Note = found.note
 	}
+	return row
 }
 
 // plugs reports whether the running guest is changed: a live change that does not arrive by itself.
-func (c *Change) plugs() bool {
-	return c.Consequence == ConsequenceLive && len(rowOf(c.Path).Needs) > 0 && !isCredential(c.Path)
+func (c *Change) plugs() bool { return c.plugsBy(rowOf(c.Path)) }
+
+func (c *Change) plugsBy(row *Row) bool {
+	return c.Consequence == ConsequenceLive && len(row.Needs) > 0 && !isCredential(c.Path)
 }
 
 // isCredential reports whether a path is the content of an access credential, which the host brings into the guest by itself.
@@ -168,11 +177,11 @@ const (
 
 // elementOf returns the name of the element of a list that a path is about, and whether it is about the whole element.
 func elementOf(path, list string) (name string, whole bool) {
-	rest, ok := strings.CutPrefix(path, list+"[")
-	if !ok {
+	rest, ok := strings.CutPrefix(path, list)
+	if !ok || rest == "" || rest[0] != '[' {
 		return "", false
 	}
-	name, below, _ := strings.Cut(rest, "]")
+	name, below, _ := strings.Cut(rest[1:], "]")
 	return name, below == ""
 }
 

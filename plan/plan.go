@@ -5,13 +5,7 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
-	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/gitvirt/gitvirt/schemas"
@@ -284,101 +278,4 @@ func (p *Plan) Executable() []Step {
 		}
 	}
 	return steps
-}
-
-// idLength is the length of IDs in hexadecimal digits: 128 bits, because approvals are bound to them.
-const idLength = 32
-
-// identify sets the IDs of the steps and of the plan from everything that decides what is carried out. What a step waits
-// for is not part of its ID: an approval would otherwise change what it approves.
-func (p *Plan) identify() error {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00", p.FormatVersion, p.Fleet, p.Revision, p.Base, p.Unknown, p.Policy)
-	if p.Partial != nil {
-		fmt.Fprintf(h, "%q\x00%q\x00", p.Partial.Targets, p.Partial.Excludes)
-	}
-	for i := range p.Steps {
-		if err := p.Steps[i].identify(p.Fleet); err != nil {
-			return err
-		}
-		fmt.Fprintf(h, "%s\x00", p.Steps[i].ID)
-	}
-	p.ID = hex.EncodeToString(h.Sum(nil))[:idLength]
-	return nil
-}
-
-func (s *Step) identify(fleet string) error {
-	content := bareStep(*s)
-	content.ID, content.Waits, content.Warnings, content.Approved = "", nil, nil, nil
-	content.Changes, content.Drift, content.RunningDrift = nil, nil, nil
-	buf, err := json.Marshal(&content)
-	if err != nil {
-		return fmt.Errorf("hashing the step of %s: %w", s.Address, err)
-	}
-	for _, changes := range [][]Change{s.Changes, s.Drift, s.RunningDrift} {
-		if buf, err = appendChanges(buf, changes); err != nil {
-			return fmt.Errorf("hashing the step of %s: %w", s.Address, err)
-		}
-	}
-	buf = append(append(buf, 0), fleet...)
-	if s.VM != nil {
-		buf = append(append(buf, 0), s.VM.Hash...)
-	}
-	sum := sha256.Sum256(buf)
-	s.ID = hex.EncodeToString(sum[:])[:idLength]
-	return nil
-}
-
-// appendChanges appends changes in a form that is different for different ones.
-func appendChanges(buf []byte, changes []Change) ([]byte, error) {
-	buf = append(buf, '[')
-	var err error
-	for i := range changes {
-		c := &changes[i]
-		buf = appendText(buf, c.Path)
-		for _, value := range []any{c.Before, c.After} {
-			if buf, err = appendValue(buf, value); err != nil {
-				return nil, err
-			}
-		}
-		buf = appendText(strconv.AppendBool(buf, c.Sensitive), string(c.Consequence))
-		buf = appendText(buf, c.Note)
-	}
-	return append(buf, ']'), nil
-}
-
-// appendText appends text after its length.
-func appendText(buf []byte, text string) []byte {
-	return append(append(strconv.AppendInt(buf, int64(len(text)), 10), ':'), text...)
-}
-
-// appendValue appends a JSON value, with what kind it is of.
-func appendValue(buf []byte, value any) ([]byte, error) {
-	var err error
-	switch v := value.(type) {
-	case nil:
-		return append(buf, 'n'), nil
-	case bool:
-		return strconv.AppendBool(buf, v), nil
-	case string:
-		return appendText(append(buf, 's'), v), nil
-	case []any:
-		buf = append(buf, '[')
-		for _, element := range v {
-			if buf, err = appendValue(buf, element); err != nil {
-				return nil, err
-			}
-		}
-		return append(buf, ']'), nil
-	case map[string]any:
-		buf = append(buf, '{')
-		for _, key := range slices.Sorted(maps.Keys(v)) {
-			if buf, err = appendValue(appendText(buf, key), v[key]); err != nil {
-				return nil, err
-			}
-		}
-		return append(buf, '}'), nil
-	}
-	encoded, err := json.Marshal(value)
-	return append(append(buf, 'j'), encoded...), err
 }

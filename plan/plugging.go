@@ -43,15 +43,14 @@ func volumeNamed(m *machine, name string) *kubevirtv1.Volume {
 }
 
 // once asks about a device that comes or goes, which several changes are about, once.
-func (j *judge) once(key string, ask func() verdict) verdict {
-	if found, ok := j.plugged[key]; ok {
-		return found
-	}
-	if j.plugged == nil {
-		j.plugged = map[string]verdict{}
+func (j *judge) once(list, name string, ask func() verdict) verdict {
+	for i := range j.plugged {
+		if known := &j.plugged[i]; known.name == name && known.list == list {
+			return known.found
+		}
 	}
 	found := ask()
-	j.plugged[key] = found
+	j.plugged = append(j.plugged, plugged{list, name, found})
 	return found
 }
 
@@ -78,7 +77,7 @@ func diskPlug(j *judge, change *Change) verdict {
 
 // disk judges a disk that comes or goes.
 func (j *judge) disk(name string) verdict {
-	return j.once("disk/"+name, func() verdict {
+	return j.once(pathDisks, name, func() verdict {
 		before, after := diskNamed(j.before, name), diskNamed(j.after, name)
 		switch {
 		case before == nil && after != nil:
@@ -155,7 +154,7 @@ func (j *judge) diskMoves() verdict {
 
 // deviceNames returns what the disks are called that both sides have.
 func (j *judge) deviceNames(of, other *machine) []deviceName {
-	var out []deviceName
+	out := make([]deviceName, 0, len(of.spec.Domain.Devices.Disks))
 	var places [2]int
 	for i := range of.spec.Domain.Devices.Disks {
 		disk := &of.spec.Domain.Devices.Disks[i]
@@ -314,7 +313,7 @@ func interfacePlug(j *judge, change *Change) verdict {
 
 // card judges an interface that comes or goes. One whose state is absent is not there.
 func (j *judge) card(name string) verdict {
-	return j.once("interface/"+name, func() verdict {
+	return j.once(pathInterfaces, name, func() verdict {
 		before, after := present(interfaceNamed(j.before, name)), present(interfaceNamed(j.after, name))
 		switch {
 		case before == nil && after == nil:

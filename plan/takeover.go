@@ -236,7 +236,7 @@ func (b *builder) adopt(vm *schemas.VM) {
 
 // later returns what the manifest has otherwise than the domain: adopting leaves it, and the next plan changes it.
 func (b *builder) later(vm *schemas.VM, foreign Foreign) ([]Change, error) {
-	changes, err := changesTo(vm, foreign.Record, true, judge{live: b.have.Live, off: foreign.State == StateStopped})
+	changes, err := b.changesTo(vm, foreign.Record, true, judge{live: b.have.Live, off: foreign.State == StateStopped})
 	if err != nil {
 		return nil, err
 	}
@@ -287,20 +287,29 @@ func (b *builder) occupied(address schemas.Address) string {
 
 // changesTo compares what was applied with what is wanted. moved says that the record may be of another address: names and digests of
 // sensitive values follow from it and are no change.
-func changesTo(vm *schemas.VM, record []byte, moved bool, j judge) ([]Change, error) {
-	wanted := vm.Record
+func (b *builder) changesTo(vm *schemas.VM, record []byte, moved bool, j judge) ([]Change, error) {
 	if moved {
 		applied, err := recordAddress(record)
 		if err != nil {
 			return nil, fmt.Errorf("reading what was applied: %w", err)
 		}
 		if applied != vm.Address {
-			if wanted, err = vm.RecordAs(applied); err != nil {
+			wanted, err := vm.RecordAs(applied)
+			if err != nil {
 				return nil, fmt.Errorf("reading what is wanted: %w", err)
 			}
+			return diffRecords(record, wanted, j)
 		}
 	}
-	return diffRecords(record, wanted, j)
+	old, err := b.records.Read(record)
+	if err != nil {
+		return nil, fmt.Errorf("reading what was applied: %w", err)
+	}
+	wanted, err := b.records.Of(vm)
+	if err != nil {
+		return nil, fmt.Errorf("reading what is wanted: %w", err)
+	}
+	return diff(old, wanted, j), nil
 }
 
 func recordAddress(record []byte) (schemas.Address, error) {

@@ -20,7 +20,7 @@ type Difference struct {
 // order is a field of its own, because the order of disks decides their device names in the guest. Of Secrets and ConfigMaps the digests
 // are compared.
 func Compare(before, after *Recorded) []Difference {
-	c := &comparison{}
+	c := &comparison{out: make([]Difference, 0, 4), path: make([]byte, 0, 128)}
 	for _, part := range []struct {
 		path          string
 		before, after any
@@ -54,12 +54,20 @@ func (c *comparison) add(before, after any) {
 	c.out = append(c.out, Difference{Path: string(c.path), Before: before, After: after})
 }
 
-// below looks at something below the present path.
-func (c *comparison) below(separator, name, end string, look func()) {
-	length := len(c.path)
+// enter goes below the present path, and returns how to come back.
+func (c *comparison) enter(separator, name, end string) (length int) {
+	length = len(c.path)
 	c.path = append(append(append(c.path, separator...), name...), end...)
-	look()
-	c.path = c.path[:length]
+	return length
+}
+
+func (c *comparison) leave(length int) { c.path = c.path[:length] }
+
+// addBelow adds a difference of something below the present path.
+func (c *comparison) addBelow(separator, name, end string, before, after any) {
+	length := c.enter(separator, name, end)
+	c.add(before, after)
+	c.leave(length)
 }
 
 // compare walks two values of one type.
@@ -74,16 +82,8 @@ func (c *comparison) compare(before, after reflect.Value, info *typeInfo) {
 			c.compare(before.Elem(), after.Elem(), info.elem)
 		}
 	case shapeStruct:
-		length := len(c.path)
-		for i := range info.fields {
-			field := &info.fields[i]
-			old, wanted := field.at(before, false), field.at(after, false)
-			if !old.IsValid() || !wanted.IsValid() || same(old, wanted, field.info) {
-				continue
-			}
-			c.path = append(append(c.path, '.'), field.name...)
-			c.compare(old, wanted, field.info)
-			c.path = c.path[:length]
+		for i := range info.groups {
+			c.fields(before, after, &info.groups[i])
 		}
 	case shapeMap:
 		if before.Len() == 0 || after.Len() == 0 {
@@ -99,6 +99,23 @@ func (c *comparison) compare(before, after reflect.Value, info *typeInfo) {
 		if !same(before, after, info) {
 			c.add(generic(before, info), generic(after, info))
 		}
+	}
+}
+
+// fields walks the fields of two structs of one type that belong to a group.
+func (c *comparison) fields(before, after reflect.Value, group *fieldGroup) {
+	before, after = group.in(before), group.in(after)
+	if !before.IsValid() || !after.IsValid() {
+		return
+	}
+	for _, field := range group.fields {
+		old, wanted := field.within(before), field.within(after)
+		if same(old, wanted, field.info) || field.caseless && strings.EqualFold(old.String(), wanted.String()) {
+			continue
+		}
+		length := c.enter(".", field.name, "")
+		c.compare(old, wanted, field.info)
+		c.leave(length)
 	}
 }
 
@@ -118,7 +135,7 @@ func same(before, after reflect.Value, info *typeInfo) bool {
 	case shapeSlice, shapeMap, shapeBytes:
 		return before.Len() == 0 && after.Len() == 0
 	case shapeStruct:
-		return false
+		return before.IsZero() && after.IsZero()
 	case shapeQuantity:
 		if before.CanAddr() && after.CanAddr() {
 			return before.Addr().Interface().(*resource.Quantity).String() == after.Addr().Interface().(*resource.Quantity).String()
@@ -126,16 +143,15 @@ func same(before, after reflect.Value, info *typeInfo) bool {
 		old, wanted := before.Interface().(resource.Quantity), after.Interface().(resource.Quantity)
 		return old.String() == wanted.String()
 	}
-	return reflect.DeepEqual(before.Interface(), after.Interface())
+	return before.IsZero() && after.IsZero() || reflect.DeepEqual(before.Interface(), after.Interface())
 }
 
-// key looks at an entry of a map; keys with dots or slashes, as labels have them, are put in brackets.
-func (c *comparison) key(key string, look func()) {
+// enterKey goes to an entry of a map; keys with dots or slashes, as labels have them, are put in brackets.
+func (c *comparison) enterKey(key string) (length int) {
 	if strings.ContainsAny(key, "./[]") {
-		c.below("[", key, "]", look)
-	} else {
-		c.below(".", key, "", look)
+		return c.enter("[", key, "]")
 	}
+	return c.enter(".", key, "")
 }
 
 func (c *comparison) maps(before, after reflect.Value, info *typeInfo) {
@@ -152,16 +168,16 @@ func (c *comparison) maps(before, after reflect.Value, info *typeInfo) {
 	for _, key := range slices.Compact(keys) {
 		at := reflect.ValueOf(key).Convert(info.typ.Key())
 		old, wanted := before.MapIndex(at), after.MapIndex(at)
-		c.key(key, func() {
-			switch {
-			case old.IsValid() && wanted.IsValid():
-				c.compare(old, wanted, info.elem)
-			case old.IsValid():
-				c.add(generic(old, info.elem), nil)
-			default:
-				c.add(nil, generic(wanted, info.elem))
-			}
-		})
+		length := c.enterKey(key)
+		switch {
+		case old.IsValid() && wanted.IsValid():
+			c.compare(old, wanted, info.elem)
+		case old.IsValid():
+			c.add(generic(old, info.elem), nil)
+		default:
+			c.add(nil, generic(wanted, info.elem))
+		}
+		c.leave(length)
 	}
 }
 
@@ -171,16 +187,18 @@ func (c *comparison) claims(before, after map[string]Claim) {
 	c.path = append(c.path[:0], "claims"...)
 	for volume, claim := range before {
 		if _, ok := after[volume]; !ok {
-			c.below("[", volume, "]", func() { c.add(genericClaim(volume, claim), nil) })
+			c.addBelow("[", volume, "]", genericClaim(volume, claim), nil)
 		}
 	}
 	for volume, claim := range after {
 		old, ok := before[volume]
 		if !ok {
-			c.below("[", volume, "]", func() { c.add(nil, genericClaim(volume, claim)) })
+			c.addBelow("[", volume, "]", nil, genericClaim(volume, claim))
 			continue
 		}
-		c.below("[", volume, "]", func() { c.claim(&old, &claim) })
+		length := c.enter("[", volume, "]")
+		c.claim(&old, &claim)
+		c.leave(length)
 	}
 }
 
@@ -189,16 +207,19 @@ func (c *comparison) claim(old, claim *Claim) {
 	was, is := reflect.ValueOf(old).Elem(), reflect.ValueOf(claim).Elem()
 	for i := range info.fields {
 		field := &info.fields[i]
-		switch field.name {
+		name := field.name
+		switch name {
 		case "capacity":
 			if old.Capacity != claim.Capacity {
-				c.below(".", field.name, "", func() { c.add(genericSize(old.Capacity), genericSize(claim.Capacity)) })
+				c.addBelow(".", name, "", genericSize(old.Capacity), genericSize(claim.Capacity))
 			}
+			continue
 		case "name":
-			c.below(".", "claim", "", func() { c.compare(field.at(was, false), field.at(is, false), field.info) })
-		default:
-			c.below(".", field.name, "", func() { c.compare(field.at(was, false), field.at(is, false), field.info) })
+			name = "claim"
 		}
+		length := c.enter(".", name, "")
+		c.compare(field.within(was), field.within(is), field.info)
+		c.leave(length)
 	}
 }
 
@@ -230,31 +251,47 @@ func (c *comparison) lists(before, after reflect.Value, info *typeInfo) {
 		}
 		return
 	}
-	var was, is []string // those that both have
 	for i := range before.Len() {
 		old := before.Index(i)
 		key := name.at(old, false).String()
-		wanted := element(after, i, name, key)
-		c.below("[", key, "]", func() {
-			if wanted.IsValid() {
-				was = append(was, key)
-				c.compare(old, wanted, info.elem)
-			} else {
-				c.add(generic(old, info.elem), nil)
-			}
-		})
+		if wanted := element(after, i, name, key); wanted.IsValid() {
+			length := c.enter("[", key, "]")
+			c.compare(old, wanted, info.elem)
+			c.leave(length)
+		} else {
+			c.addBelow("[", key, "]", generic(old, info.elem), nil)
+		}
 	}
 	for i := range after.Len() {
 		wanted := after.Index(i)
-		key := name.at(wanted, false).String()
-		if element(before, i, name, key).IsValid() {
-			is = append(is, key)
-		} else {
-			c.below("[", key, "]", func() { c.add(nil, generic(wanted, info.elem)) })
+		if key := name.at(wanted, false).String(); !element(before, i, name, key).IsValid() {
+			c.addBelow("[", key, "]", nil, generic(wanted, info.elem))
 		}
 	}
-	if !slices.Equal(was, is) {
-		c.below(".", "order", "", func() { c.add(strings.Join(was, ", "), strings.Join(is, ", ")) })
+	c.order(before, after, name)
+}
+
+// order compares the order of the elements that two lists both have.
+func (c *comparison) order(before, after reflect.Value, name *fieldInfo) {
+	shorter := min(before.Len(), after.Len())
+	same := 0
+	for same < shorter && name.at(before.Index(same), false).String() == name.at(after.Index(same), false).String() {
+		same++
+	}
+	if same == shorter { // one is the other, and what was added at its end
+		return
+	}
+	common := func(list, other reflect.Value) []string {
+		names := make([]string, 0, list.Len())
+		for i := range list.Len() {
+			if key := name.at(list.Index(i), false).String(); element(other, i, name, key).IsValid() {
+				names = append(names, key)
+			}
+		}
+		return names
+	}
+	if was, is := common(before, after), common(after, before); !slices.Equal(was, is) {
+		c.addBelow(".", "order", "", strings.Join(was, ", "), strings.Join(is, ", "))
 	}
 }
 
@@ -356,18 +393,24 @@ func generic(v reflect.Value, info *typeInfo) any {
 
 func genericStruct(v reflect.Value, info *typeInfo) any {
 	out := map[string]any{}
-	for i := range info.fields {
-		field := &info.fields[i]
-		value := field.at(v, false)
-		if !value.IsValid() || value.IsZero() {
+	for i := range info.groups {
+		group := &info.groups[i]
+		in := group.in(v)
+		if !in.IsValid() || in.IsZero() {
 			continue
 		}
-		below := generic(value, field.info)
-		if empty, ok := below.(map[string]any); ok && len(empty) == 0 && field.info.shape == shapeStruct {
-			continue
-		}
-		if below != nil {
-			out[field.name] = below
+		for _, field := range group.fields {
+			value := field.within(in)
+			if value.IsZero() {
+				continue
+			}
+			below := generic(value, field.info)
+			if empty, ok := below.(map[string]any); ok && len(empty) == 0 && field.info.shape == shapeStruct {
+				continue
+			}
+			if below != nil {
+				out[field.name] = below
+			}
 		}
 	}
 	return out

@@ -93,7 +93,19 @@ func FuzzValidate(f *testing.F) {
 		if len(file.VMs)+len(file.Broken) != 1 && !file.Opaque {
 			t.Errorf("%d machines, %d broken: %s", len(file.VMs), len(file.Broken), manifest)
 		}
+		var reader schemas.RecordReader
 		for _, vm := range file.VMs {
+			recorded, err := reader.Read(vm.Record)
+			if err != nil {
+				t.Fatal(err)
+			}
+			of, err := reader.Of(vm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if differences := schemas.Compare(recorded, of); len(differences) > 0 {
+				t.Errorf("the machine is not its record: %v\n%s", differences, vm.Record)
+			}
 			read, _, err := schemas.ParseRecord(vm.Record, true)
 			if err != nil {
 				t.Fatal(err)

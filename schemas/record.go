@@ -3,7 +3,6 @@ package schemas
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -12,6 +11,9 @@ import (
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
+
+// specFollows is what stands in a record before the spec, after what references resolved to.
+const specFollows = `,"spec":`
 
 // digestPrefix begins what stands in a record for a sensitive value.
 const digestPrefix = "sha256:"
@@ -52,7 +54,7 @@ func (vm *VM) record(object *kubevirtv1.VirtualMachine) {
 	e.buf = appendString(e.buf, vm.Address.Namespace)
 	e.buf = append(e.buf, `}`...)
 	vm.resolvedAt = len(e.buf)
-	e.buf = append(e.buf, `,"spec":`...)
+	e.buf = append(e.buf, specFollows...)
 	spec := object.Spec
 	strategy := vm.RunStrategy
 	spec.Running, spec.RunStrategy, spec.DataVolumeTemplates = nil, &strategy, nil
@@ -125,51 +127,4 @@ func (c Content) text() string {
 		fmt.Fprintf(&text, "%d:%s%d:%s", len(key), key, len(c[key]), c[key])
 	}
 	return text.String()
-}
-
-// Recorded is a record that was read back.
-type Recorded struct {
-	Object *kubevirtv1.VirtualMachine
-	// Claims are VM.Claims without sensitive values.
-	Claims map[string]Claim
-	// Secrets and Contents are digests of what Secrets and ConfigMaps held, by the keys of VM.Contents.
-	Secrets, Contents map[string]string
-}
-
-// recorded is a record as JSON has it.
-type recorded struct {
-	kubevirtv1.VirtualMachine
-	Claims   map[string]Claim  `json:"claims"`
-	Secrets  map[string]string `json:"secrets"`
-	Contents map[string]string `json:"contents"`
-}
-
-// ReadRecord reads a record back, with the defaults of this version filled in when asked for, so that two records can be
-// compared by meaning. Fields that this version does not know are left out.
-func ReadRecord(record []byte, defaults bool) (*Recorded, error) {
-	var read recorded
-	reader := recordReader{data: record}
-	if !reader.readInto(reflect.ValueOf(&read).Elem()) {
-		read = recorded{}
-		if err := json.Unmarshal(record, &read); err != nil {
-			return nil, fmt.Errorf("reading the record of a machine: %w", err)
-		}
-	}
-	vm := &read.VirtualMachine
-	if vm.Spec.Template == nil || vm.Name == "" || vm.Spec.RunStrategy == nil {
-		return nil, fmt.Errorf("reading the record of a machine: it has no name, no run strategy or no template")
-	}
-	if defaults {
-		applyDefaults(vm)
-	}
-	return &Recorded{Object: vm, Claims: read.Claims, Secrets: read.Secrets, Contents: read.Contents}, nil
-}
-
-// ParseRecord is ReadRecord for those who only want the object and the digests of Secrets.
-func ParseRecord(record []byte, defaults bool) (vm *kubevirtv1.VirtualMachine, secrets map[string]string, err error) {
-	read, err := ReadRecord(record, defaults)
-	if err != nil {
-		return nil, nil, err
-	}
-	return read.Object, read.Secrets, nil
 }

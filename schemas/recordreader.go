@@ -14,6 +14,8 @@ import (
 type recordReader struct {
 	data []byte
 	at   int
+	// memory is where values go; nil for memory of their own.
+	memory *memory
 }
 
 // readInto fills v, and reports whether all of the data was understood.
@@ -34,7 +36,7 @@ func (r *recordReader) value(v reflect.Value, info *typeInfo) bool {
 	switch info.shape {
 	case shapePointer:
 		if v.IsNil() {
-			v.Set(reflect.New(info.elem.typ))
+			v.Set(r.memory.pointer(info))
 		}
 		return r.value(v.Elem(), info.elem)
 	case shapeStruct:
@@ -78,7 +80,7 @@ func (r *recordReader) value(v reflect.Value, info *typeInfo) bool {
 		if err != nil {
 			return false
 		}
-		v.Set(reflect.ValueOf(quantity))
+		*v.Addr().Interface().(*resource.Quantity) = quantity //nolint:forcetypeassert // of this shape
 		return true
 	}
 	start := r.at
@@ -176,13 +178,16 @@ func (r *recordReader) structure(v reflect.Value, info *typeInfo) bool {
 }
 
 func (r *recordReader) list(v reflect.Value, info *typeInfo) bool {
-	v.Set(reflect.MakeSlice(info.typ, 0, 4))
-	return r.each('[', ']', func() bool {
-		n := v.Len()
-		v.Grow(1)
-		v.SetLen(n + 1)
-		return r.value(v.Index(n), info.elem)
+	elements := r.memory.list(info)
+	n := 0
+	ok := r.each('[', ']', func() bool {
+		n++
+		elements.Grow(1)
+		elements.SetLen(n)
+		return r.value(elements.Index(n-1), info.elem)
 	})
+	v.Set(elements.Slice3(0, n, n)) // what somebody appends goes elsewhere
+	return ok
 }
 
 func (r *recordReader) mapping(v reflect.Value, info *typeInfo) bool {

@@ -10,23 +10,31 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
+// machinesBelow are the machines of all manifests below folders.
+func machinesBelow(t testing.TB, folders ...string) []*VM {
+	t.Helper()
+	var files []*File
+	for _, folder := range folders {
+		err := filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			files = append(files, Parse(path, content))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Assemble(files).VMs
+}
+
 // recordsOfExamples are records of all manifests of the examples.
 func recordsOfExamples(t testing.TB) [][]byte {
 	t.Helper()
-	var files []*File
-	err := filepath.WalkDir("../examples", func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		files = append(files, Parse(path, content))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out [][]byte
-	for _, vm := range Assemble(files).VMs {
+	for _, vm := range machinesBelow(t, "../examples") {
 		out = append(out, vm.Record)
 	}
 	if len(out) < 3 {

@@ -62,6 +62,47 @@ type typeInfo struct {
 	elem   *typeInfo      // of pointers, slices and maps
 	fields []fieldInfo    // of structs, in order of their names
 	byName map[string]int // name -> index in fields
+	groups []fieldGroup   // of structs, the same fields by where they are
+}
+
+// fieldGroup are the fields of a struct that are its own, or those of one struct that is inlined.
+type fieldGroup struct {
+	inlined []int // where the inlined struct is; empty for a struct's own fields
+	fields  []*fieldInfo
+}
+
+// in returns the struct that holds the group's fields, which is invalid for one behind a nil pointer.
+func (g *fieldGroup) in(v reflect.Value) reflect.Value {
+	for _, i := range g.inlined {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				return reflect.Value{}
+			}
+			v = v.Elem()
+		}
+		v = v.Field(i)
+	}
+	if v.Kind() == reflect.Pointer {
+		return v.Elem()
+	}
+	return v
+}
+
+// within returns the field's value in the struct of its group.
+func (f *fieldInfo) within(v reflect.Value) reflect.Value { return v.Field(f.index[len(f.index)-1]) }
+
+func groupFields(fields []fieldInfo) []fieldGroup {
+	var groups []fieldGroup
+	for i := range fields {
+		field := &fields[i]
+		inlined := field.index[:len(field.index)-1]
+		at := slices.IndexFunc(groups, func(g fieldGroup) bool { return slices.Equal(g.inlined, inlined) })
+		if at < 0 {
+			at, groups = len(groups), append(groups, fieldGroup{inlined: inlined})
+		}
+		groups[at].fields = append(groups[at].fields, field)
+	}
+	return groups
 }
 
 // fieldInfo is one field of a struct as it is named in JSON; fields of inlined structs are listed with their owner's.
@@ -73,6 +114,8 @@ type fieldInfo struct {
 	sensitive bool
 	// query marks a URL, of which that is so for what follows the question mark.
 	query bool
+	// caseless marks text whose case means nothing to libvirt.
+	caseless bool
 }
 
 // at returns the field's value in v; embedded pointers on the way are allocated when create is set, else an
@@ -168,6 +211,7 @@ func buildInfo(t reflect.Type, building map[reflect.Type]*typeInfo) *typeInfo {
 		for i, f := range info.fields {
 			info.byName[f.name] = i
 		}
+		info.groups = groupFields(info.fields)
 	default:
 		info.shape = shapeAny
 	}
@@ -200,7 +244,8 @@ func collectFields(t reflect.Type, prefix []int, building map[reflect.Type]*type
 		}
 		own = append(own, fieldInfo{
 			name: name, index: index, info: buildInfo(field.Type, building), sensitive: isSensitive(t, name),
-			query: t == reflect.TypeFor[cdiv1.DataVolumeSourceHTTP]() && name == "url",
+			query:    t == reflect.TypeFor[cdiv1.DataVolumeSourceHTTP]() && name == "url",
+			caseless: t == reflect.TypeFor[kubevirtv1.Firmware]() && name == "uuid",
 		})
 	}
 	for _, f := range inlined {
