@@ -21,6 +21,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // definitions are domains as people make them, each full of what no field of a manifest says. DIR is a folder for their files; web
@@ -187,6 +188,7 @@ func TestAdoptionOnLibvirt(t *testing.T) {
 
 	a.changesWhatIsSaid(manifests, before)
 	a.keepsWhatIsNot(manifests, life)
+	a.staysWhenRenamed(manifests)
 }
 
 // resized and extended are the lines of a definition that change with the memory and with a new disk.
@@ -313,6 +315,21 @@ func (a *adoption) keepsWhatIsNot(manifests map[string]string, life string) {
 	if lines := changed(before, a.definition(shop, "--inactive"), resized, plugged, link, topology); len(lines) > 0 {
 		a.t.Errorf("this has changed, too:\n%s", strings.Join(lines, "\n"))
 	}
+}
+
+// staysWhenRenamed renames the guest that runs, while the agent ends here and there.
+func (a *adoption) staysWhenRenamed(manifests map[string]string) {
+	a.t.Helper()
+	var wants [2]*schemas.Desired
+	for i, names := range [][2]string{{object(shop), "shop"}, {"shop", object(shop)}} {
+		all := maps.Clone(manifests)
+		all[shop] = strings.Replace(all[shop], `"name":"`+object(shop)+`"`, `"name":"`+names[0]+`"`, 1)
+		all[shop] = strings.Replace(all[shop], `"`+schemas.AnnotationAdopt+`":"`+shop+`"`, `"`+schemas.AnnotationPreviousName+`":"`+names[1]+`"`, 1)
+		wants[i] = desired(a.t, slices.Collect(maps.Values(all))...)
+	}
+	interruptedRenames(a.rig, wants, func() string {
+		return a.life() + strings.Join(append(a.definition(shop), a.definition(shop, "--inactive")...), "\n")
+	})
 }
 
 // edit changes a manifest's spec of the machine.
