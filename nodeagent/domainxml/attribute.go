@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // Drift is a Difference in the words of the manifest.
@@ -77,8 +79,13 @@ func newAttribution(m Machine) *attribution {
 	for i := range devices.Disks {
 		device := r.deviceOf(&devices.Disks[i])
 		target, _ := targets.next(device.bus)
-		a.names["disk["+target+"]"] = devices.Disks[i].Name
+		if m.Kept == nil {
+			a.names["disk["+target+"]"] = devices.Disks[i].Name
+		}
 		a.kinds[devices.Disks[i].Name] = device.device
+	}
+	if m.Kept != nil {
+		a.keptDisks()
 	}
 	for i := range devices.Interfaces {
 		a.names["interface["+macOf(m.Address, &devices.Interfaces[i])+"]"] = devices.Interfaces[i].Name
@@ -95,6 +102,26 @@ func newAttribution(m Machine) *attribution {
 	}
 	a.hostDevices()
 	return a
+}
+
+// keptDisks names the disks of an adopted domain: those that it had keep their places in it, others have aliases.
+func (a *attribution) keptDisks() {
+	if was, _, err := schemas.ParseRecord(a.machine.Kept.Spec, true); err == nil {
+		for i, disk := range was.Spec.Template.Spec.Domain.Devices.Disks {
+			if i < len(a.machine.Kept.Targets) {
+				a.names["disk["+a.machine.Kept.Targets[i]+"]"] = disk.Name
+			}
+		}
+	}
+	tree, err := a.machine.tree()
+	if err != nil {
+		return
+	}
+	for _, disk := range tree.devicesOf("disk") {
+		if name, ok := strings.CutPrefix(disk.child("alias").get("name"), "ua-"); ok {
+			a.names["disk["+disk.child("target").get("dev")+"]"] = name
+		}
+	}
 }
 
 func (a *attribution) hostDevices() {

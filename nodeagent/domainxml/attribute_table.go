@@ -3,6 +3,7 @@ package domainxml
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -108,6 +109,7 @@ var fields = map[string]field{
 	"devices/disk/driver@iothread":        {path: "domain.devices.disks[{name}].dedicatedIOThread", value: thread},
 	"devices/disk/driver@queues":          {path: "domain.devices.blockMultiQueue", value: queues},
 	"devices/disk/target@bus":             {path: "domain.devices.disks[{name}].{kind}.bus"},
+	"devices/disk@model":                  {path: "domain.devices.disks[{name}].{kind}.bus", rank: 1},
 	"devices/disk/target@tray":            {path: "domain.devices.disks[{name}].cdrom.tray", value: tray},
 	"devices/disk/readonly":               {path: "domain.devices.disks[{name}].{kind}.readonly", value: present},
 	"devices/disk/shareable":              {path: "domain.devices.disks[{name}].shareable", value: present},
@@ -118,7 +120,7 @@ var fields = map[string]field{
 	"devices/interface@type":              {path: "networks[{name}]", rank: 1},
 	"devices/interface/source/...":        {path: "networks[{name}]"},
 	"devices/interface/ip/...":            {path: "networks[{name}]", rank: 2},
-	"devices/interface/model@type":        {path: "domain.devices.interfaces[{name}].model"},
+	"devices/interface/model@type":        {path: "domain.devices.interfaces[{name}].model", value: cardModel},
 	"devices/interface/link@state":        {path: "domain.devices.interfaces[{name}].state", value: link},
 	"devices/interface/boot@order":        {path: "domain.devices.interfaces[{name}].bootOrder", value: number64Or},
 	"devices/interface/acpi@index":        {path: "domain.devices.interfaces[{name}].acpiIndex", value: number64Or},
@@ -209,6 +211,14 @@ func link(_ *attribution, value string) any {
 		return "up"
 	}
 	return value
+}
+
+// cardModel leaves out which standards of virtio a card keeps to: that is another field's, and the architecture's.
+func cardModel(_ *attribution, value string) any {
+	for _, suffix := range []string{"-non-transitional", "-transitional"} {
+		value = strings.TrimSuffix(value, suffix)
+	}
+	return plain(value)
 }
 
 func balloon(_ *attribution, value string) any { return value != "" && value != "none" }

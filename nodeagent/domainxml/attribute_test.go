@@ -2,6 +2,7 @@ package domainxml_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -118,4 +119,35 @@ func asJSON(t *testing.T, value any) string {
 		t.Fatal(err)
 	}
 	return string(encoded)
+}
+
+// TestAttributeAdopted: the disks of an adopted domain have the names there that they had, whatever their places in the manifest, and
+// the same ones in what is told.
+func TestAttributeAdopted(t *testing.T) {
+	const definition = `<domain type='qemu'><name>old</name><uuid>6bd2ad53-4f1e-4a1b-9d0c-0c4a5a7f1c11</uuid><memory>131072</memory><vcpu>1</vcpu>
+		<os><type arch='x86_64' machine='q35'>hvm</type></os><devices>
+		<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='/a.img'/><target dev='hda' bus='ide'/></disk>
+		<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='/b.img'/><target dev='vdc' bus='virtio'/></disk>
+		<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='/c.img'/><target dev='vda' bus='virtio'/></disk>
+		</devices></domain>`
+	manifest, err := domainxml.Describe(schemas.Address{Kind: "VirtualMachine", Namespace: "default", Name: "old"}, definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm, _, err := manifest.VM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := domainxml.Machine{
+		Address: vm.Address, Name: "old", UUID: "6bd2ad53-4f1e-4a1b-9d0c-0c4a5a7f1c11", Spec: vm.Spec(), Host: domainxml.Host{DomainType: "qemu"},
+		Volumes: manifest.Volumes, Kept: manifest.Kept(vm.Record, manifest.Volumes),
+	}
+	differences, err := domainxml.Compare(rendered(t, machine), strings.NewReplacer("<driver name='qemu' type='raw'/><source file='/c.img'/>", "<driver name='qemu' type='raw' cache='none'/><source file='/c.img'/>").Replace(definition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := machine.Attribute(differences)
+	if diff := cmp.Diff([]domainxml.Drift{{Path: "spec.template.spec.domain.devices.disks[vda].cache", Have: "none"}}, got); diff != "" {
+		t.Error(diff)
+	}
 }

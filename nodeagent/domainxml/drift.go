@@ -33,10 +33,31 @@ func Compare(rendered, defined string) ([]Difference, error) {
 func compare(want, have *node) []Difference {
 	normalise(want)
 	normalise(have)
+	sameBuses(want, have)
 	d := &differ{}
 	d.element(place{}, want, have)
 	slices.SortFunc(d.out, func(a, b Difference) int { return cmp.Compare(a.Path, b.Path) })
 	return d.out
+}
+
+// sameBuses gives disks that somebody put on another bus the names that the rendering has for them: libvirt's name of a disk
+// begins with its bus, and it is the same disk.
+func sameBuses(want, have *node) {
+	for _, device := range have.devices() {
+		alias, target := device.child("alias").get("name"), device.child("target")
+		if device.name != "disk" || alias == "" || target == nil {
+			continue
+		}
+		for _, wanted := range want.devices() {
+			place := wanted.child("target")
+			if wanted.name != "disk" || wanted.child("alias").get("name") != alias || place.get("bus") == target.get("bus") {
+				continue
+			}
+			target.set("dev", place.get("dev"))
+			wanted.without("address")
+			device.without("address") // it is one of the other bus
+		}
+	}
 }
 
 // thereIs is the value of an element that says only that it is there.
