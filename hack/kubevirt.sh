@@ -6,7 +6,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 source=$(cd "$(dirname "$0")/kubevirt" && pwd)
-program=$GITVIRT_CACHE/bin/kubevirt-$(cat "$source"/go.mod "$source"/go.sum "$source"/*.go | sha256sum | cut -c1-12)
+program=$GITVIRT_CACHE/bin/kubevirt-$(cat "$source"/go.mod "$source"/go.sum "$source"/*.go "$source"/*.s | sha256sum | cut -c1-12)
 if [ ! -x "$program" ]; then
   mkdir -p "$GITVIRT_CACHE/bin"
   (cd "$source" && progress "building KubeVirt's converter (once)" go build -o "$program.new" .) >&2

@@ -27,6 +27,9 @@ func (c *cluster) convert(vmi *v1.VirtualMachineInstance) (string, error) {
 		optimise(&domain.Spec.Devices.Disks[i])
 	}
 	api.NewDefaulter(vmi.Spec.Architecture).SetObjectDefaults_Domain(domain)
+	if err := addFreePorts(vmi, &domain.Spec); err != nil {
+		return "", err
+	}
 	document, err := xml.MarshalIndent(&domain.Spec, "", "  ")
 	return string(document), err
 }

@@ -130,7 +130,23 @@ func factsOf(t testing.TB, document string) facts {
 		f.attrs(fmt.Sprintf("hostdev[%d]", i), device, "type", "mode", "model", "display", "ramfb")
 	}
 	f.counted(root.find("devices"))
+	if ports := root.find("devices").rootPorts(); ports > 0 {
+		f[freeSlots] = strconv.Itoa(ports)
+	}
 	return f
+}
+
+// freeSlots is how many PCI slots stay free when libvirt has placed the devices. KubeVirt's documents have root ports for these
+// alone; how many a domain of gitvirt's has is libvirt's to say.
+const freeSlots = "pci/free"
+
+func (e *element) rootPorts() (count int) {
+	for _, controller := range e.all("controller") {
+		if controller.get("model") == "pcie-root-port" {
+			count++
+		}
+	}
+	return count
 }
 
 func (f facts) machine(root *element) {

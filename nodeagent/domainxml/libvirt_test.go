@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -202,6 +203,10 @@ func TestRealLibvirtSeesNoDrift(t *testing.T) {
 			continue
 		}
 		noDrift(t, example.name, document, string(said))
+		wanted, known := example.want[freeSlots]
+		if headroom, err := domainxml.HeadroomOf(string(said)); err != nil || known && strconv.Itoa(headroom.FreeSlots) != wanted {
+			t.Errorf("%s: %d PCI slots are free, KubeVirt leaves %s: %v", example.name, headroom.FreeSlots, wanted, err)
+		}
 	}
 	for name, document := range definitions(t) {
 		noDrift(t, name, document, define(t, daemon, name, document))

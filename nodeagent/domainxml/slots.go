@@ -6,8 +6,8 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
-// The PCI Express slots of a guest, as KubeVirt hands them out (pkg/virt-launcher/virtwrap): 8, and never fewer than 3 free ones for
-// what is plugged in later; twice as many for guests from 2 GiB on. libvirt by itself leaves one.
+// The PCI Express slots of a guest, as KubeVirt hands them out (pkg/virt-launcher/virtwrap, calculateHotplugPortCountV2): 8, and never
+// fewer than 3 free ones for what is plugged in later; twice as many for guests of more than 2 GiB. libvirt by itself leaves one.
 const (
 	smallGuestSlots, smallGuestFree = 8, 3
 	largeGuestSlots, largeGuestFree = 16, 6
@@ -16,14 +16,15 @@ const (
 
 // rootPorts writes the root ports into which PCI devices are plugged. Those of the manifest are given the first ones by libvirt.
 func (r *renderer) rootPorts() {
-	if !r.hasRootPorts() || r.spec.Domain.Devices.DisableHotplug {
+	if !r.hasRootPorts() {
 		return
 	}
-	slots, free := uint(smallGuestSlots), uint(smallGuestFree)
-	if r.memory >= largeGuest {
+	slots, free := smallGuestSlots, smallGuestFree
+	if r.memory > largeGuest {
 		slots, free = largeGuestSlots, largeGuestFree
 	}
-	for index := range max(slots, r.slotsInUse()+free) {
+	counted, others := r.slotsInUse()
+	for index := range uint(max(slots-counted, free) + counted + others) {
 		r.leaf("controller", "type", "pci", "index", decimal(index+1), "model", rootPort)
 	}
 }
@@ -43,34 +44,51 @@ func (r *renderer) hasRootPorts() bool {
 	return false
 }
 
-// slotsInUse counts the devices that have a slot from the beginning. libvirt makes more ports when they are too few.
-func (r *renderer) slotsInUse() uint {
+// slotsInUse counts the devices that have a slot from the beginning: those that KubeVirt counts (pkg/virt-launcher/virtwrap/converter,
+// CountPCIDevices), and how many more or fewer slots libvirt gives to what there is. KubeVirt's count has the USB controller and
+// the balloon also when there is none; it has no filesystems, for which libvirt makes ports of their own there.
+func (r *renderer) slotsInUse() (counted, others int) {
 	devices := &r.spec.Domain.Devices
-	count := uint(len(devices.Filesystems))
-	add := func(used bool) {
-		if used {
-			count++
+	transitional := isTrue(devices.UseVirtioTransitional) // they are on a bridge, for which libvirt makes a port
+	count := func(there, elsewhere bool) {
+		if there {
+			counted++
+		}
+		if there && elsewhere {
+			others--
 		}
 	}
+	more := func(there bool) {
+		if there {
+			others++
+		}
+	}
+	count(true, !r.usb())
+	count(true, transitional || !notFalse(devices.AutoattachMemBalloon))
+	count(!devices.DisableHotplug || r.usesBus(kubevirtv1.DiskBusSCSI), transitional)
+	serial := notFalse(devices.AutoattachSerialConsole)
+	count(serial, transitional)
+	more(!serial) // libvirt makes the controller all the same, for the guest agent's channel
+	count(devices.Rng != nil, transitional)
 	for i := range devices.Disks {
-		add(r.deviceOf(&devices.Disks[i]).bus == kubevirtv1.DiskBusVirtio)
+		count(r.deviceOf(&devices.Disks[i]).bus == kubevirtv1.DiskBusVirtio, transitional)
 	}
 	for i := range devices.Interfaces {
-		add(devices.Interfaces[i].SRIOV == nil && devices.Interfaces[i].State != kubevirtv1.InterfaceStateAbsent)
-	}
-	for i := range r.host.Assignment.Devices {
-		add(r.host.Assignment.Devices[i].Type != DeviceUSB)
+		in := &devices.Interfaces[i]
+		virtio := in.Model == "" || in.Model == kubevirtv1.VirtIO
+		count(in.SRIOV == nil && in.State != kubevirtv1.InterfaceStateAbsent, conventional[in.Model] || virtio && transitional)
 	}
 	for i := range devices.Inputs {
-		add(devices.Inputs[i].Bus == kubevirtv1.InputBusVirtio)
+		count(devices.Inputs[i].Bus == kubevirtv1.InputBusVirtio, false)
 	}
-	add(r.usb())
-	add(true) // the SCSI controller
-	add(notFalse(devices.AutoattachSerialConsole))
-	add(notFalse(devices.AutoattachMemBalloon))
-	add(devices.Rng != nil)
-	add(isTrue(devices.AutoattachVSOCK))
-	add(devices.Watchdog != nil)
-	add(devices.Video != nil && devices.Video.Type == kubevirtv1.VirtIO)
-	return count
+	for i := range r.host.Assignment.Devices {
+		count(r.host.Assignment.Devices[i].Type == DevicePCI, false)
+		more(r.host.Assignment.Devices[i].Type == DeviceMDev)
+	}
+	count(devices.Watchdog != nil, true)
+	more(isTrue(devices.AutoattachVSOCK))
+	return counted, others + len(devices.Filesystems)
 }
+
+// conventional are the models of network cards that libvirt puts on a bridge to PCI.
+var conventional = map[string]bool{"e1000": true, "rtl8139": true}
