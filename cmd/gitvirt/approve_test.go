@@ -14,6 +14,7 @@ import (
 // TestApproveLetsItHappen: with the policy that a Fleet has when it says nothing, a removed VM and a restart wait; what
 // was approved happens, with the name of who approved in the history, and nothing else does.
 func TestApproveLetsItHappen(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	image := libvirttest.PushGuest(t)
 	web := vm{name: "web-1", script: "echo booted"}.manifest(image)

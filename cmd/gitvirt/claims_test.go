@@ -19,6 +19,7 @@ import (
 // TestClaimsOutliveTheirVMs pushes a VM with a claim, an imported image and a ConfigMap. The agent is killed in the middle of the
 // import; the next one begins anew. The data outlives the VM, and a second VM finds it.
 func TestClaimsOutliveTheirVMs(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	image := libvirttest.PushGuest(t)
 	dir := t.TempDir()

@@ -177,6 +177,7 @@ func (h *hand) machines() (domains map[string]machine, disks map[string]uint64) 
 // TestRevertsLeadBack makes a chain of commits and reverts each, the newest first: what going back means is told before, each
 // revert leads to what was there before its commit, and no disk is lost on the way.
 func TestRevertsLeadBack(t *testing.T) {
+	t.Parallel()
 	h := newHand(t)
 	fleet := "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: drill}\nspec: {}\n"
 	changes := []struct {

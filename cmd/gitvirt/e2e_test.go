@@ -69,6 +69,7 @@ spec:
 // TestPushBecomesRunningVM is the main job: a push becomes running guests that read their data, a second push changes,
 // adds and removes, and the status comes back to git.
 func TestPushBecomesRunningVM(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	image := libvirttest.PushGuest(t)
 	hostDisk := filepath.Join(r.state, "by-hand.img")
@@ -122,9 +123,11 @@ func TestPushBecomesRunningVM(t *testing.T) {
 
 // TestWhatPeopleDoByHandIsPutRight covers virsh's commands and a crash.
 func TestWhatPeopleDoByHandIsPutRight(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	image := libvirttest.PushGuest(t)
-	r.repo.Commit(map[string]string{"gitvirt.yaml": fleetManifest, "a.yaml": strings.Replace(vm{name: "a", script: "echo booted"}.manifest(image), "        memory:", "        cpu: {cores: 2}\n        memory:", 1)})
+	manifest := strings.Replace(vm{name: "a", script: "echo booted"}.manifest(image), "        memory:", "        cpu: {sockets: 2, maxSockets: 3}\n        memory:", 1)
+	r.repo.Commit(map[string]string{"gitvirt.yaml": fleetManifest, "a.yaml": manifest})
 	r.start()
 	r.settled("", map[string]status.Phase{"a": status.PhaseRunning})
 	r.says("a", "booted", 1)
@@ -154,7 +157,7 @@ func TestWhatPeopleDoByHandIsPutRight(t *testing.T) {
 		return strings.Contains(out, "DriftDetected")
 	})
 	r.eventually("setvcpus --config is corrected", func() bool {
-		return strings.Contains(r.daemon.Virsh("dumpxml", "--inactive", "default_a"), "<vcpu placement='static'>2</vcpu>")
+		return strings.Contains(r.daemon.Virsh("dumpxml", "--inactive", "default_a"), "<vcpu placement='static' current='2'>3</vcpu>")
 	})
 	r.daemon.Virsh("undefine", "default_a")
 	r.eventually("undefine is corrected", func() bool {
@@ -163,11 +166,71 @@ func TestWhatPeopleDoByHandIsPutRight(t *testing.T) {
 	if r.daemon.QEMU("default_a") != before {
 		t.Error("correcting a definition touched the running guest")
 	}
+	changedWhileItRuns(t, r, manifest)
+}
+
+// changedWhileItRuns changes the running guest behind gitvirt's back, and not its definition: what can be put right while it
+// runs is, without a restart; what cannot is told and waits for what the policy says, and so is what only a restart brings.
+func changedWhileItRuns(t *testing.T, r *rig, manifest string) {
+	qemu := r.daemon.QEMU("default_a")
+	live := func() string { return r.daemon.Virsh("dumpxml", "default_a") }
+	told := func(field string) {
+		t.Helper()
+		r.eventually("the change of "+field+" is told", func() bool {
+			out, _ := r.gitvirt("events")
+			return strings.Contains(out, "changed outside gitvirt: in the running guest: "+field)
+		})
+	}
+	fields := strings.Fields(r.daemon.Virsh("domiflist", "default_a"))
+	mac := fields[len(fields)-1]
+	r.daemon.Virsh("domif-setlink", "default_a", mac, "down")
+	told("spec.template.spec.domain.devices.interfaces[default].state")
+	r.eventually("the link is up again", func() bool { return !strings.Contains(live(), "<link state='down'/>") })
+
+	disk := filepath.Join(r.state, "by-hand.img")
+	if err := os.WriteFile(disk, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.daemon.Virsh("attach-disk", "default_a", disk, "vdz", "--live")
+	told("spec.template.spec.domain.devices.disks[vdz]")
+	r.eventually("the disk is taken away", func() bool { return !strings.Contains(live(), "vdz") })
+	if _, err := os.Stat(disk); err != nil {
+		t.Errorf("its file: %v", err)
+	}
+
+	// Taking a CPU away needs a restart, which waits here.
+	condition := func(what, line string) {
+		t.Helper()
+		r.eventually(what, func() bool {
+			return strings.Contains(r.repo.Files("gitvirt/status")["vms/default/a.yaml"], line)
+		})
+	}
+	r.repo.Commit(map[string]string{"gitvirt.yaml": strings.Replace(fleetManifest, "restart: automatic", "restart: approval", 1)})
+	r.settled("", map[string]status.Phase{"a": status.PhaseRunning})
+	r.daemon.Virsh("setvcpus", "default_a", "3", "--live")
+	condition("the status tells that the guest has more CPUs", "reason: RunningGuestChanged\n    message: \"in the running guest: spec.template.spec.domain.cpu.sockets\"")
+	condition("and what putting it right waits for", "waits for gitvirt approve (apply.restart is approval)")
+
+	// A guest that only people restart runs its old configuration until they do.
+	manual := strings.NewReplacer("runStrategy: Always", "runStrategy: Manual", "cpu: {sockets", "cpu: {model: qemu64, sockets").Replace(manifest)
+	r.repo.Commit(map[string]string{"a.yaml": manual})
+	condition("the status tells what a restart brings, and since when", "a restart brings spec.template.spec.domain.cpu.model, configured at 20")
+	if r.daemon.QEMU("default_a") != qemu {
+		t.Error("putting the running guest right has restarted it")
+	}
+	r.daemon.Virsh("destroy", "default_a")
+	r.daemon.Virsh("start", "default_a")
+	r.eventually("nothing is pending any more", func() bool {
+		vm := r.statuses()["a"]
+		return vm != nil && vm.Phase == status.PhaseRunning && vm.Condition(status.ConditionRestartPending).Status == status.False &&
+			vm.Condition(status.ConditionDrifted).Status == status.False
+	})
 }
 
 // TestNothingIsLostWhenProgramsDie kills the controller, the agent and libvirtd; guests run on, and the next round
 // converges.
 func TestNothingIsLostWhenProgramsDie(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	image := libvirttest.PushGuest(t)
 	files := map[string]string{"gitvirt.yaml": fleetManifest, "a.yaml": vm{name: "a", script: "echo booted"}.manifest(image)}
@@ -215,6 +278,7 @@ func TestNothingIsLostWhenProgramsDie(t *testing.T) {
 
 // TestOneBrokenVMStopsOnlyItself covers what a host refuses: a missing disk, a disk in use, a broken manifest, no space.
 func TestOneBrokenVMStopsOnlyItself(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	image := libvirttest.PushGuest(t)
 	shared := filepath.Join(r.state, "one.img")

@@ -67,6 +67,7 @@ func (h *hand) inOrder(since map[string]int64) {
 // TestOrderedAppliesSurviveKills kills whoever takes part in the middle of an ordered apply: the command, with an interrupt and
 // for good, libvirtd, the controller and the agent. What is done next goes on where it ended, in the same order.
 func TestOrderedAppliesSurviveKills(t *testing.T) {
+	t.Parallel()
 	h := newHand(t)
 	h.commit("Four VMs, three of them in an order", ordered(""))
 
