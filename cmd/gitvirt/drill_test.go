@@ -190,19 +190,23 @@ func TestRevertsLeadBack(t *testing.T) {
 	}{
 		{what: "two VMs", files: map[string]string{"gitvirt.yaml": fleet, "web.yaml": idle{name: "web"}.manifest(), "db.yaml": idle{name: "db", strategy: "Halted"}.manifest()}},
 		{
-			"a live change", map[string]string{"web.yaml": idle{name: "web", labels: "tier: front", state: "down", more: "4Mi"}.manifest()},
+			"a live change",
+			map[string]string{"web.yaml": idle{name: "web", labels: "tier: front", state: "down", more: "4Mi"}.manifest()},
 			"update web live", "update web live", true,
 		},
 		{
-			"a change that needs a restart", map[string]string{"web.yaml": idle{name: "web", labels: "tier: front", state: "down", more: "4Mi", cpu: "qemu64"}.manifest()},
+			"a change that needs a restart",
+			map[string]string{"web.yaml": idle{name: "web", labels: "tier: front", state: "down", more: "4Mi", cpu: "qemu64"}.manifest()},
 			"restart web restart", "restart web restart", false,
 		},
 		{
-			"a VM for another", map[string]string{"db.yaml": "", "cache.yaml": idle{name: "cache", strategy: "Halted"}.manifest()},
+			"a VM for another",
+			map[string]string{"db.yaml": "", "cache.yaml": idle{name: "cache", strategy: "Halted"}.manifest()},
 			"create cache none, destroy db destroy", "create db none, destroy cache destroy", true,
 		},
 		{
-			"another name", map[string]string{"web.yaml": "", "www.yaml": idle{name: "www", labels: "tier: front", state: "down", more: "4Mi", cpu: "qemu64", annotations: "gitvirt.io/previous-name: web"}.manifest()},
+			"another name",
+			map[string]string{"web.yaml": "", "www.yaml": idle{name: "www", labels: "tier: front", state: "down", more: "4Mi", cpu: "qemu64", annotations: "gitvirt.io/previous-name: web"}.manifest()},
 			"rename www none", "rename web none", true,
 		},
 	}

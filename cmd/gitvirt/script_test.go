@@ -81,6 +81,7 @@ func setUp(env *testscript.Env) error {
 		{"XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache")},
 		{"TZ", "UTC"},
 		{"TERM", "xterm"},
+		{"GORACE", "atexit_sleep_ms=0"}, // with -race each of hundreds of commands would sleep for a second when it ends
 		{"SOCKET", filepath.Join(socket, "agent.sock")},
 		{"GIT_CONFIG_GLOBAL", os.DevNull},
 		{"GIT_CONFIG_NOSYSTEM", "1"},
