@@ -260,6 +260,10 @@ func changed(before, now *seen) bool {
 	if before == nil || now == nil {
 		return true
 	}
+	// One that is being started is running to others; who looks after guests tells that apart, and one run from the next.
+	if before.domain.State != now.domain.State || before.domain.ID != now.domain.ID {
+		return true
+	}
 	return !proto.Equal(before.message, now.message)
 }
 
