@@ -156,7 +156,7 @@ func (a *Agent) look(ctx context.Context, address schemas.Address, name string, 
 // itself down.
 func (a *Agent) lookOff(now *seen, want schemas.Ready) finding {
 	stop := now.domain.StopReason
-	if stop == hypervisor.StopUnknown {
+	if stop == hypervisor.StopUnknown || killed(stop, now.record) {
 		stop = hypervisor.StopReason(now.record.Stop)
 	}
 	if stop == hypervisor.StopShutdown && (want.Kind == "" || want.Kind == schemas.ReadyRunning) {

@@ -7,14 +7,16 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/guestagent"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 )
 
-// TestRealGuest has a guest with Debian's qemu-guest-agent, on a real libvirt: its keys arrive, it becomes ready by that,
-// gets new ones while it runs, and is switched off when its agent dies.
+// TestRealGuest has a guest with Debian's qemu-guest-agent, on a real libvirt: it becomes ready in each way that its agent tells of, its
+// keys arrive, it gets new ones while it runs, is switched off when its agent dies, and has the new ones when it runs again.
 func TestRealGuest(t *testing.T) {
 	kernel, initramfs := libvirttest.AgentGuest(t)
 	files := map[string][]byte{}
@@ -53,22 +55,41 @@ func TestRealGuest(t *testing.T) {
 			}`),
 		}
 	}
-	r.must(r.request(with("ssh-ed25519 FIRST", ""), "on"))
-	r.eventually("a", "ready", func(d *api.Domain) bool { return d.GetReady() == "true" && d.GetCredentialsProblem() == "" })
-	if keys := exec("cat /root/.ssh/authorized_keys"); strings.TrimSpace(keys) != "ssh-ed25519 FIRST" {
-		t.Errorf("the first keys: %q", keys)
-	}
-	before := daemon.QEMU("default_a")
-	alive := `, "livenessProbe": {"periodSeconds": 300, "timeoutSeconds": 30, "guestAgentPing": {}}`
-	r.must(r.request(with("ssh-ed25519 SECOND", alive), ""))
-	for deadline := time.Now().Add(90 * time.Second); !strings.Contains(exec("cat /root/.ssh/authorized_keys"), "SECOND"); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the second keys never arrive")
+	hasKey := func(key string) {
+		t.Helper()
+		for deadline := time.Now().Add(90 * time.Second); strings.TrimSpace(exec("cat /root/.ssh/authorized_keys")) != key; time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the key %q never arrives", key)
+			}
 		}
 	}
-	if daemon.QEMU("default_a") != before {
+	const bootID = "cat /proc/sys/kernel/random/boot_id"
+	r.must(r.request(with("ssh-ed25519 FIRST", ""), "on"))
+	r.readiness("agent", 0, patient, codes.OK, "the guest agent answers")
+	r.saysLast("agent-guest: ready")
+	r.readiness("cloud-init", 0, brief, codes.DeadlineExceeded, "cloud-init is not done")
+	// What cloud-init leaves at its end, by https://docs.cloud-init.io/en/latest/explanation/return_codes.html, some time later.
+	const done = `mkdir -p /run/cloud-init; (sleep 1; echo '{"v1": {"datasource": "DataSourceNoCloud", "errors": ERRORS}}' >/run/cloud-init/result.json) >/dev/null 2>&1 &`
+	exec(strings.Replace(done, "ERRORS", "[]", 1))
+	r.readiness("cloud-init", 0, patient, codes.OK, "cloud-init is done")
+	exec(strings.Replace(strings.Replace(done, "ERRORS", `["p4ssword"]`, 1), "sleep 1", "rm /run/cloud-init/result.json", 1))
+	r.readiness("cloud-init", 0, patient, codes.FailedPrecondition, "cloud-init ended with 1 error(s); read /run/cloud-init/result.json in the guest")
+	r.eventually("a", "ready", func(d *api.Domain) bool { return d.GetReady() == "true" && d.GetCredentialsProblem() == "" })
+	r.readiness("probe", 0, patient, codes.OK, "the readiness probe succeeds")
+	hasKey("ssh-ed25519 FIRST")
+	before, boot := daemon.QEMU("default_a"), exec(bootID)
+	alive := `, "livenessProbe": {"periodSeconds": 300, "timeoutSeconds": 30, "guestAgentPing": {}}`
+	r.must(r.request(with("ssh-ed25519 SECOND", alive), ""))
+	hasKey("ssh-ed25519 SECOND")
+	if daemon.QEMU("default_a") != before || exec(bootID) != boot {
 		t.Error("new keys restarted the guest")
 	}
 	exec("mv /bin/qemu-ga /bin/gone; (sleep 1; killall qemu-ga) >/dev/null 2>&1 &")
 	r.eventually("a", "switched off by its liveness probe", func(d *api.Domain) bool { return d.GetState() == "stopped" && d.GetStop() == "crashed" })
+	r.readiness("agent", 0, patient, codes.FailedPrecondition, "the guest crashed")
+
+	// The guest keeps nothing; what it is to have is brought in again.
+	r.must(r.request(with("ssh-ed25519 SECOND", ""), "on"))
+	r.readiness("probe", 0, patient, codes.OK, "the readiness probe succeeds")
+	hasKey("ssh-ed25519 SECOND")
 }
