@@ -17,9 +17,18 @@ import (
 
 // Checker looks at a step before it is carried out, and changes nothing.
 type Checker interface {
-	// Check returns what keeps a step from being carried out now, and why it cannot be carried out live although it asks
-	// for that; both are empty when nothing does. An error says that nobody could tell.
-	Check(ctx context.Context, target Target, step plan.Step) (problems []string, notLive string, err error)
+	// Check says what is wrong with a step, if anything is. An error says that nobody could tell.
+	Check(ctx context.Context, target Target, step plan.Step) (Findings, error)
+}
+
+// Findings are what a look at a step found, in words for people.
+type Findings struct {
+	// Problems keep the step from being carried out now.
+	Problems []string
+	// NotLive is why the running guest cannot be changed live, although the step asks for that.
+	NotLive string
+	// Warnings are what may go wrong later, although the step can be carried out.
+	Warnings []string
 }
 
 // CheckOptions bound how much is checked; zero fields mean 8 at a time, 200 steps and 30 seconds.
@@ -50,7 +59,10 @@ func Plan(ctx context.Context, want *schemas.Desired, have plan.Observed, option
 	if err != nil || p.Unknown != "" {
 		return p, err
 	}
-	c := &checks{checker: checker, options: check.withDefaults(), problems: map[schemas.Address]string{}, notLive: map[schemas.Address]string{}}
+	c := &checks{
+		checker: checker, options: check.withDefaults(),
+		problems: map[schemas.Address]string{}, notLive: map[schemas.Address]string{}, warnings: map[schemas.Address][]string{},
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Patience)
 	defer cancel()
 	c.look(ctx, p, nil)
@@ -65,6 +77,7 @@ func Plan(ctx context.Context, want *schemas.Desired, have plan.Observed, option
 		c.look(ctx, p, checked)
 	}
 	p.Block(c.problems)
+	p.Warn(c.warnings)
 	p.Notes = append(p.Notes, c.notes()...)
 	return p, nil
 }
@@ -77,6 +90,7 @@ type checks struct {
 	mu       sync.Mutex
 	problems map[schemas.Address]string
 	notLive  map[schemas.Address]string
+	warnings map[schemas.Address][]string
 	failed   error
 	left     int
 	total    int
@@ -89,6 +103,7 @@ func (c *checks) look(ctx context.Context, p *plan.Plan, checked map[string]bool
 	for i := range p.Steps {
 		if step := &p.Steps[i]; step.Blocked == "" && !checked[step.ID] {
 			delete(c.problems, step.Address)
+			delete(c.warnings, step.Address)
 			steps = append(steps, *step)
 		}
 	}
@@ -119,10 +134,9 @@ func (c *checks) look(ctx context.Context, p *plan.Plan, checked map[string]bool
 
 func (c *checks) one(ctx context.Context, target Target, step *plan.Step) {
 	err := ctx.Err()
-	var problems []string
-	var notLive string
+	var found Findings
 	if err == nil {
-		problems, notLive, err = c.checker.Check(ctx, target, *step)
+		found, err = c.checker.Check(ctx, target, *step)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,11 +145,14 @@ func (c *checks) one(ctx context.Context, target Target, step *plan.Step) {
 		c.left++
 		return
 	}
-	if len(problems) > 0 {
-		c.problems[step.Address] = wouldFail(problems)
+	if len(found.Problems) > 0 {
+		c.problems[step.Address] = wouldFail(found.Problems)
 	}
-	if notLive != "" && step.Live {
-		c.notLive[step.Address] = notLive
+	if found.NotLive != "" && step.Live {
+		c.notLive[step.Address] = found.NotLive
+	}
+	if len(found.Warnings) > 0 {
+		c.warnings[step.Address] = found.Warnings
 	}
 }
 
@@ -164,12 +181,12 @@ type CheckedFirst struct {
 // Execute checks, and carries out what has no problems. What cannot be checked is carried out: its own checks remain.
 func (c CheckedFirst) Execute(ctx context.Context, target Target, step plan.Step, progress func(string)) error {
 	if interrupts(&step) {
-		problems, _, err := c.Checker.Check(ctx, target, step)
+		found, err := c.Checker.Check(ctx, target, step)
 		switch {
 		case errors.Is(err, ErrStale):
 			return err
-		case err == nil && len(problems) > 0:
-			return fmt.Errorf("%w: not begun, because it would fail: %s", ErrRetry, strings.Join(problems, "; "))
+		case err == nil && len(found.Problems) > 0:
+			return fmt.Errorf("%w: not begun, because it would fail: %s", ErrRetry, strings.Join(found.Problems, "; "))
 		}
 	}
 	return c.Executor.Execute(ctx, target, step, progress)

@@ -18,13 +18,14 @@ import (
 type oracle struct {
 	problems map[string]string
 	notLive  map[string]string
+	warnings map[string][]string
 	err      error
 
 	mu    sync.Mutex
 	asked map[string]int
 }
 
-func (o *oracle) Check(_ context.Context, _ apply.Target, step plan.Step) ([]string, string, error) {
+func (o *oracle) Check(_ context.Context, _ apply.Target, step plan.Step) (apply.Findings, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.asked == nil {
@@ -35,7 +36,7 @@ func (o *oracle) Check(_ context.Context, _ apply.Target, step plan.Step) ([]str
 	if problem := o.problems[step.Address.Name]; problem != "" {
 		problems = []string{problem}
 	}
-	return problems, o.notLive[step.Address.Name], o.err
+	return apply.Findings{Problems: problems, NotLive: o.notLive[step.Address.Name], Warnings: o.warnings[step.Address.Name]}, o.err
 }
 
 func fleetOf(names []string, cores int) *schemas.Desired {
@@ -67,6 +68,10 @@ func TestPlanIsChecked(t *testing.T) {
 	}
 	if p.ID != unchecked.ID || p.Steps[1].ID != unchecked.Steps[1].ID {
 		t.Error("what a check finds changes what a step is")
+	}
+	p = checked(t, want, plan.Observed{}, &oracle{warnings: map[string][]string{"c": {"little room"}}}, apply.CheckOptions{})
+	if len(p.Executable()) != 3 || len(p.Steps[0].Warnings) > 0 || strings.Join(p.Steps[2].Warnings, "") != "little room" || p.ID != unchecked.ID {
+		t.Errorf("a warning: %+v", p.Steps)
 	}
 	for _, test := range []struct {
 		reason  string

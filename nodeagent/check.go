@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/cpus"
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
@@ -26,44 +28,56 @@ import (
 // checkLimit bounds the check of one step: a registry that does not answer is a problem of its own.
 const checkLimit = 15 * time.Second
 
-// Check says what would keep a step from being carried out now, in words for people, and why a running guest could not be
-// changed live although the step asks for it. It changes nothing. The error is for a host that cannot be asked.
-func (a *Agent) Check(ctx context.Context, request *api.ExecuteRequest) (problems []string, notLive string, err error) {
+// Findings are what a look at a step found, in words for people.
+type Findings struct {
+	// Problems keep the step from being carried out now.
+	Problems []string
+	// NotLive is why the running guest cannot be changed live, although the step asks for that.
+	NotLive string
+	// Warnings are what may go wrong later: the host has promised more than it has.
+	Warnings []string
+}
+
+// Check looks at a step, and changes nothing. The error is for a host that cannot be asked.
+func (a *Agent) Check(ctx context.Context, request *api.ExecuteRequest) (Findings, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	e, err := a.newExecution(request, func(string) {})
 	if err != nil {
-		return []string{err.Error()}, "", nil
+		return Findings{Problems: []string{err.Error()}}, nil
 	}
 	c := &check{execution: e}
 	if err := e.check(ctx); err != nil {
-		return c.problems, "", c.note(err)
+		return c.Findings, c.note(err)
 	}
 	if e.machine == nil || request.GetAdopt() != "" { // an adoption changes nothing that could be refused
-		return nil, "", nil
+		return Findings{}, nil
 	}
 	if err := c.host(); err != nil {
-		return nil, "", err
+		return Findings{}, err
 	}
 	c.clashes()
 	c.files(ctx)
 	volumes := c.volumes(ctx)
 	if err := c.definition(ctx, volumes); err != nil {
-		return nil, "", err
+		return Findings{}, err
 	}
-	return c.problems, c.notLive, nil
+	return c.Findings, nil
 }
 
 // check is one step that is looked at.
 type check struct {
 	*execution
+	Findings
 	assignment domainxml.Assignment
-	problems   []string
-	notLive    string
 }
 
 func (c *check) problem(format string, arguments ...any) {
-	c.problems = append(c.problems, fmt.Sprintf(format, arguments...))
+	c.Problems = append(c.Problems, fmt.Sprintf(format, arguments...))
+}
+
+func (c *check) warn(format string, arguments ...any) {
+	c.Warnings = append(c.Warnings, fmt.Sprintf(format, arguments...))
 }
 
 // note takes what would fail for a problem; that the hypervisor does not answer is none of the step's.
@@ -104,6 +118,11 @@ func (c *check) host() error {
 		c.problem("the guest wants %s of memory and the host has %s; ask for less in memory.guest, or use another host",
 			diskfile.FormatBytes(int64(wanted)), diskfile.FormatBytes(int64(have))) //nolint:gosec // memory of machines
 	}
+	if have, err := cpus.Online(hosts.root); err == nil {
+		if wanted, _ := domainxml.GuestCPUs(spec); wanted > have { // it runs, and KVM says as much in its log
+			c.warn("the guest has %d vCPUs and the host %d CPUs; more than the host's make a guest slower, not faster", wanted, have)
+		}
+	}
 	return nil
 }
 
@@ -138,6 +157,7 @@ func (c *check) clashes() {
 			paths[planned.Path] = source.Name
 		}
 	}
+	fleet := c.machine.wire.GetFleet()
 	all, _ := c.agent.view.all()
 	for _, other := range all {
 		if foreign, ok := other.message.(*api.Foreign); ok && foreign.GetName() != c.name {
@@ -150,12 +170,30 @@ func (c *check) clashes() {
 		if other.record == nil || other.domain.Name == c.name || other.record.Address == c.address {
 			continue
 		}
+		for _, mac := range c.macsOf(other.record) {
+			switch {
+			case !slices.Contains(identity.MACs, mac):
+			case other.record.Fleet != fleet:
+				c.problem("%s of the fleet %q has the MAC address %s; give the interface another one", other.record.Address, other.record.Fleet, mac)
+			default: // which may be on its way out: git has each address once
+				c.warn("%s is still there and has the MAC address %s; networks take the two for one while both run", other.record.Address, mac)
+			}
+		}
 		for _, volume := range other.record.Volumes {
 			if name, used := paths[volume.Path]; used && keeps(volume.Kind) {
 				c.problem("volume %s: %s has the disk %s; two guests that write one disk destroy it", name, other.record.Address, volume.Path)
 			}
 		}
 	}
+}
+
+// macsOf are the MAC addresses of one of gitvirt's domains.
+func (c *check) macsOf(record *domainxml.Record) []string {
+	machine, err := c.agent.machineOf(record)
+	if err != nil {
+		return nil // its record cannot be read, which is told elsewhere
+	}
+	return domainxml.IdentityOf(record.Made(), machine.Spec).MACs
 }
 
 // files looks at what volumes are made of that are written from Secrets, ConfigMaps and the manifest.
@@ -174,7 +212,7 @@ func (c *check) files(ctx context.Context) {
 // shrink, and room for all.
 func (c *check) volumes(ctx context.Context) []domainxml.Volume {
 	v, live := c.agent.volumes, c.live()
-	need := map[string]int64{}
+	need, may := map[string]int64{}, map[string]int64{}
 	var out []domainxml.Volume
 	for _, source := range c.machine.spec().Volumes {
 		planned := v.files.Volume(c.made, c.machine.spec(), source, c.machine.claim(source.Name))
@@ -186,7 +224,7 @@ func (c *check) volumes(ctx context.Context) []domainxml.Volume {
 			if err != nil {
 				c.problem("%s", err)
 			}
-			need[filepath.Dir(planned.Path)] += grown.Capacity - kept.Capacity
+			may[filepath.Dir(planned.Path)] += grown.Capacity - kept.Capacity
 			planned = grown
 		case source.ContainerDisk != nil:
 			if had != nil {
@@ -197,15 +235,15 @@ func (c *check) volumes(ctx context.Context) []domainxml.Volume {
 			planned = *had
 		default:
 			if info, err := os.Stat(planned.Path); errors.Is(err, os.ErrNotExist) {
-				need[filepath.Dir(planned.Path)] += planned.Capacity
+				may[filepath.Dir(planned.Path)] += planned.Capacity
 			} else if err == nil && planned.Format == "raw" && info.Mode().IsRegular() && keeps(planned.Kind) {
-				need[filepath.Dir(planned.Path)] += max(0, planned.Capacity-info.Size())
+				may[filepath.Dir(planned.Path)] += max(0, planned.Capacity-info.Size())
 			}
 		}
 		out = append(out, planned)
 	}
 	c.kernel(ctx, &out, need)
-	c.room(need)
+	c.room(need, may)
 	return out
 }
 
@@ -272,19 +310,39 @@ func (c *check) kernel(ctx context.Context, out *[]domainxml.Volume, need map[st
 	*out = append(*out, volume)
 }
 
-// room looks whether what would be written, or may be in time, has room on the host's file systems.
-func (c *check) room(need map[string]int64) {
-	for _, dir := range slices.Sorted(maps.Keys(need)) {
-		there := dir
-		for there != "/" {
-			if _, err := os.Stat(there); err == nil {
+// room looks whether what is written at once (need) has room on the host's file systems, by folder, and warns when what guests may
+// write in time (may) has not: images grow as guests write, and promising more than there is is what people do.
+func (c *check) room(need, may map[string]int64) {
+	type system struct{ free, need, may int64 }
+	systems := map[string]*system{}
+	on := func(dir string) *system {
+		for dir != "/" {
+			if _, err := os.Stat(dir); err == nil {
 				break
 			}
-			there = filepath.Dir(there)
+			dir = filepath.Dir(dir)
 		}
-		free, err := diskfile.Free(there)
-		if err == nil && need[dir] > free {
-			c.problem("%s has %s free, and up to %s would be written there; make room, or ask for less", there, diskfile.FormatBytes(free), diskfile.FormatBytes(need[dir]))
+		if systems[dir] == nil {
+			free, err := diskfile.Free(dir)
+			if err != nil {
+				free = math.MaxInt64 // nobody knows
+			}
+			systems[dir] = &system{free: free}
+		}
+		return systems[dir]
+	}
+	for dir, bytes := range need {
+		on(dir).need += bytes
+	}
+	for dir, bytes := range may {
+		on(dir).may += bytes
+	}
+	for _, dir := range slices.Sorted(maps.Keys(systems)) {
+		switch s := systems[dir]; {
+		case s.need > s.free:
+			c.problem("%s has %s free, and up to %s would be written there; make room, or ask for less", dir, diskfile.FormatBytes(s.free), diskfile.FormatBytes(s.need))
+		case s.may > 0 && s.need+s.may > s.free:
+			c.warn("%s has %s free, and the volumes may grow by %s; a guest stops when it is full", dir, diskfile.FormatBytes(s.free), diskfile.FormatBytes(s.may))
 		}
 	}
 }
@@ -310,7 +368,7 @@ func (c *check) definition(ctx context.Context, volumes []domainxml.Volume) erro
 	_, err = c.operations(ctx, record)
 	var not *notLiveError
 	if errors.As(err, &not) {
-		c.notLive = not.reason
+		c.NotLive = not.reason
 		return nil
 	}
 	return c.note(err)

@@ -2,10 +2,14 @@ package nodeagent_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -37,6 +41,7 @@ func TestCheck(t *testing.T) {
 		prepare       func(*rig)
 		contents      map[string]map[string]string
 		problems      []string
+		warnings      []string
 		notLive       string
 	}{
 		{name: "nothing wrong", wish: large, power: "on"},
@@ -52,8 +57,27 @@ func TestCheck(t *testing.T) {
 			problems: []string{"apt-get install swtpm"},
 		},
 		{
-			name: "no room", wish: strings.Replace(small, "root, emptyDisk: {capacity: 1Mi}", "root, emptyDisk: {capacity: 4096Ti}", 1), power: "on",
-			problems: []string{"free, and up to 4.0 PiB would be written there; make room, or ask for less"},
+			name: "more room promised than there is", wish: strings.Replace(small, "root, emptyDisk: {capacity: 1Mi}", "root, emptyDisk: {capacity: 32Ti}", 1), power: "on",
+			warnings: []string{"free, and the volumes may grow by 32.0 TiB; a guest stops when it is full"},
+		},
+		{
+			name: "no room for an image", wish: strings.Replace(small, "root, emptyDisk: {capacity: 1Mi}", `root, containerDisk: {image: "`+hugeImage(t)+`"}`, 1), power: "on",
+			problems: []string{"free, and up to 1.0 EiB would be written there; make room, or ask for less"},
+		},
+		{
+			name: "more vCPUs than the host has CPUs", wish: strings.Replace(small, "sockets: 1", "sockets: 3", 1), power: "on",
+			prepare:  func(r *rig) { r.file("sys/devices/system/cpu/online", "0-1\n") },
+			warnings: []string{"the guest has 3 vCPUs and the host 2 CPUs; more than the host's make a guest slower, not faster"},
+		},
+		{
+			name: "the MAC address of another fleet's", wish: strings.Replace(small, "lan, bridge: {}", `lan, bridge: {}, macAddress: "02:00:00:00:00:aa"`, 1), power: "on",
+			prepare:  func(r *rig) { r.must(sameMAC(r, "theirs")) },
+			problems: []string{`VirtualMachine/default/other of the fleet "theirs" has the MAC address 02:00:00:00:00:aa; give the interface another one`},
+		},
+		{
+			name: "the MAC address of one that is still there", wish: strings.Replace(small, "lan, bridge: {}", `lan, bridge: {}, macAddress: "02:00:00:00:00:aa"`, 1), power: "on",
+			prepare:  func(r *rig) { r.must(sameMAC(r, "fleet")) },
+			warnings: []string{"VirtualMachine/default/other is still there and has the MAC address 02:00:00:00:00:aa; networks take the two for one while both run"},
 		},
 		{
 			name: "a disk shrinks", running: large, wish: strings.Replace(large, "capacity: 2Mi", "capacity: 1Mi", 1),
@@ -121,6 +145,9 @@ func TestCheck(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if got := answer.GetWarnings(); len(got) != len(test.warnings) || len(got) > 0 && !strings.Contains(got[0], test.warnings[0]) {
+				t.Errorf("warnings: %q", got)
+			}
 			if answer.GetNotLive() != test.notLive {
 				t.Errorf("not live: %q", answer.GetNotLive())
 			}
@@ -143,6 +170,36 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hugeImage serves the manifest of a container image of an exbibyte.
+func hugeImage(t *testing.T) string {
+	t.Helper()
+	config := fmt.Sprintf(`{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":["sha256:%064x"]}}`, 1)
+	manifest := fmt.Sprintf(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+		"config":{"mediaType":"application/vnd.oci.image.config.v1+json","size":%d,"digest":"sha256:%x"},
+		"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","size":%d,"digest":"sha256:%064x"}]}`, len(config), sha256.Sum256([]byte(config)), 1<<60, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+			w.Header().Set("Docker-Content-Digest", fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(manifest))))
+			w.Header().Set("Content-Length", strconv.Itoa(len(manifest)))
+			_, _ = w.Write([]byte(manifest))
+		} else if strings.Contains(r.URL.Path, "/blobs/") {
+			_, _ = w.Write([]byte(config))
+		}
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://") + "/huge/image:1"
+}
+
+// sameMAC makes another VM, of a fleet, with the MAC address 02:00:00:00:00:aa.
+func sameMAC(r *rig, fleet string) *api.ExecuteRequest {
+	other := liveVM(r.t, strings.Replace(small, "lan, bridge: {}", `lan, bridge: {}, macAddress: "02-00-00-00-00-AA"`, 1))
+	other.name = "other"
+	request := r.request(other, "")
+	request.Vm.Fleet = fleet
+	return request
 }
 
 // TestCheckOfAnOldPlan: what has moved since the plan was made is a problem, and a host that does not answer is an error.

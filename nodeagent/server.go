@@ -127,11 +127,11 @@ func (s *Server) Execute(request *api.ExecuteRequest, stream api.Agent_ExecuteSe
 
 // Check says what would keep a step from being carried out, and changes nothing.
 func (s *Server) Check(ctx context.Context, request *api.ExecuteRequest) (*api.CheckResponse, error) {
-	problems, notLive, err := s.agent.Check(ctx, request)
+	found, err := s.agent.Check(ctx, request)
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &api.CheckResponse{Problems: problems, NotLive: notLive}, nil
+	return &api.CheckResponse{Problems: found.Problems, NotLive: found.NotLive, Warnings: found.Warnings}, nil
 }
 
 // statusOf turns an error into the code that tells the caller what to do about it.

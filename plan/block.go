@@ -1,6 +1,10 @@
 package plan
 
-import "github.com/gitvirt/gitvirt/schemas"
+import (
+	"slices"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
 
 // Block blocks the steps of these objects, with the reason, unless they are blocked already. IDs stay what they are: they
 // say what a step does, and not whether it may.
@@ -11,6 +15,15 @@ func (p *Plan) Block(reasons map[schemas.Address]string) {
 		}
 	}
 	p.summarize()
+}
+
+// Warn gives the steps of these objects warnings, after those that they have. IDs stay what they are.
+func (p *Plan) Warn(warnings map[schemas.Address][]string) {
+	for i := range p.Steps {
+		if more := warnings[p.Steps[i].Address]; len(more) > 0 {
+			p.Steps[i].Warnings = slices.Concat(p.Steps[i].Warnings, more)
+		}
+	}
 }
 
 // RefusedLive is what a host looks like when it cannot change these guests live: a plan that is made from it restarts

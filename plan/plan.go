@@ -188,7 +188,7 @@ type Step struct {
 	DataAtRisk []string `json:"data_at_risk,omitempty"`
 	// Keeps lists the disks that outlive a destroyed domain.
 	Keeps []string `json:"keeps,omitempty"`
-	// Warnings are what the policy's rules say that only warn.
+	// Warnings are what the policy's rules say that only warn, and what the host says that may go wrong later.
 	Warnings []string `json:"warnings,omitempty"`
 	// Blocked says why the step is shown but not carried out.
 	Blocked string `json:"blocked,omitempty"`

@@ -129,18 +129,17 @@ func (h *Host) Execute(ctx context.Context, target apply.Target, step plan.Step,
 	}
 }
 
-// Check asks the agent what would keep a step from being carried out now, and why a running guest could not be changed live
-// although the step says so. Nothing is changed.
-func (h *Host) Check(ctx context.Context, target apply.Target, step plan.Step) (problems []string, notLive string, err error) {
+// Check asks the agent what it makes of a step. Nothing is changed.
+func (h *Host) Check(ctx context.Context, target apply.Target, step plan.Step) (apply.Findings, error) {
 	request, err := requestOf(target, step)
 	if err != nil {
-		return nil, "", fmt.Errorf("%w: %w", apply.ErrStalled, err)
+		return apply.Findings{}, fmt.Errorf("%w: %w", apply.ErrStalled, err)
 	}
 	response, err := h.client.Check(ctx, request)
 	if err != nil {
-		return nil, "", kindOf(ctx, err)
+		return apply.Findings{}, kindOf(ctx, err)
 	}
-	return response.GetProblems(), response.GetNotLive(), nil
+	return apply.Findings{Problems: response.GetProblems(), NotLive: response.GetNotLive(), Warnings: response.GetWarnings()}, nil
 }
 
 func requestOf(target apply.Target, step plan.Step) (*api.ExecuteRequest, error) {

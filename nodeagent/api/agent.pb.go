@@ -1275,7 +1275,9 @@ type CheckResponse struct {
 	// What keeps the step from being carried out, for people; empty when nothing does.
 	Problems []string `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Why the running guest cannot be changed live although the step asks for it; it would need a restart.
-	NotLive       string `protobuf:"bytes,2,opt,name=not_live,json=notLive,proto3" json:"not_live,omitempty"`
+	NotLive string `protobuf:"bytes,2,opt,name=not_live,json=notLive,proto3" json:"not_live,omitempty"`
+	// What may go wrong later although the step can be carried out, for people: more room promised than there is.
+	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1322,6 +1324,13 @@ func (x *CheckResponse) GetNotLive() string {
 		return x.NotLive
 	}
 	return ""
+}
+
+func (x *CheckResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 type AwaitRequest struct {
@@ -2584,10 +2593,11 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	" \x01(\bR\x04live\x12\x16\n" +
 	"\x06retire\x18\v \x01(\bR\x06retire\x12\x14\n" +
 	"\x05adopt\x18\f \x01(\tR\x05adopt\x12\x1a\n" +
-	"\bprevious\x18\r \x01(\tR\bprevious\"F\n" +
+	"\bprevious\x18\r \x01(\tR\bprevious\"b\n" +
 	"\rCheckResponse\x12\x1a\n" +
 	"\bproblems\x18\x01 \x03(\tR\bproblems\x12\x19\n" +
-	"\bnot_live\x18\x02 \x01(\tR\anotLive\"\x93\x01\n" +
+	"\bnot_live\x18\x02 \x01(\tR\anotLive\x12\x1a\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\"\x93\x01\n" +
 	"\fAwaitRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x14\n" +

@@ -241,6 +241,12 @@ func place(want Want, cores []core) *domainxml.CPUPlacement {
 	return out
 }
 
+// Online counts the CPUs of a host that are online.
+func Online(root string) (int, error) {
+	online, err := readList(filepath.Join(root, "sys/devices/system/cpu/online"))
+	return len(online), err
+}
+
 func readList(path string) ([]int, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
