@@ -185,7 +185,7 @@ func (s *fleetStory) showsNoSecret(p *plan.Plan, fleet schemastest.Fleet) {
 		s.rt.Fatal(err)
 	}
 	for _, secret := range fleet.Secrets() {
-		for name, rendering := range map[string]string{"text": s.text(p), "JSON": string(encoded)} {
+		for name, rendering := range map[string]string{"text": s.text(p), "JSON": string(encoded), "Markdown": p.Markdown(plan.MarkdownOptions{})} {
 			if strings.Contains(rendering, secret) {
 				s.rt.Fatalf("the %s holds %q:\n%s", name, secret, rendering)
 			}
