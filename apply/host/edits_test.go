@@ -42,6 +42,7 @@ spec:
 // TestEditsOnLibvirt: what people change with virsh in the configuration of a machine or in its running guest is told apart, by the
 // field of the manifest where there is one and by the place in the XML where there is none, and nothing else is told.
 func TestEditsOnLibvirt(t *testing.T) {
+	t.Parallel()
 	daemon := libvirttest.Start(t)
 	driver := libvirt.New(daemon.URI)
 	t.Cleanup(func() { _ = driver.Close() })

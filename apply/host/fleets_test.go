@@ -35,6 +35,7 @@ const fleetPatience = 2 * time.Minute
 // apply the plan is empty, the order of files and domains decides nothing, twice equals once, and no rendering holds a
 // byte of a secret.
 func TestFleets(t *testing.T) {
+	t.Parallel()
 	eachRound(t, fleetRounds, func(rt *rapid.T) {
 		s := newFleetStory(t, rt)
 		defer s.stop()
@@ -53,6 +54,7 @@ func TestFleets(t *testing.T) {
 // TestInterruptedFleets kills the agent before a drawn call of the hypervisor in the middle of applying an edit, starts it
 // again and goes on: the end is the same.
 func TestInterruptedFleets(t *testing.T) {
+	t.Parallel()
 	eachRound(t, fleetRounds, func(rt *rapid.T) {
 		s := newFleetStory(t, rt)
 		defer func() { s.stop() }()
@@ -93,6 +95,7 @@ func eachRound(t *testing.T, rounds int, story func(*rapid.T)) {
 
 // TestFleetsOnLibvirt is TestFleets with guests that boot on a real libvirt.
 func TestFleetsOnLibvirt(t *testing.T) {
+	t.Parallel()
 	image := libvirttest.PushGuest(t)
 	daemon := libvirttest.Start(t)
 	driver := libvirt.New(daemon.URI)

@@ -19,6 +19,7 @@ func TestRetirement(t *testing.T) { retirement(t, newRig(t)) }
 
 // TestRetirementOnLibvirt is TestRetirement with a guest of a real libvirt.
 func TestRetirementOnLibvirt(t *testing.T) {
+	t.Parallel()
 	daemon := libvirttest.Start(t)
 	driver := libvirt.New(daemon.URI)
 	defer func() { _ = driver.Close() }()

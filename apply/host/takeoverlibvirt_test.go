@@ -151,6 +151,7 @@ func object(domain string) string { return strings.ReplaceAll(strings.ToLower(do
 
 // TestAdoptionOnLibvirt adopts domains of many kinds as libvirt has filled them in, one of which runs.
 func TestAdoptionOnLibvirt(t *testing.T) {
+	t.Parallel()
 	a := newAdoption(t)
 	a.daemon.Virsh("start", shop)
 	a.daemon.Virsh("start", "desktop")

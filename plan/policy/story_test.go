@@ -159,3 +159,58 @@ func TestProtection(t *testing.T) {
 		}
 	}
 }
+
+// TestBudgetsCountMachines: a machine that is tried again costs nothing more; when nobody can tell what was spent there is no
+// room but for what was spent already or is approved; and what takes turns is told and waits for nothing.
+func TestBudgetsCountMachines(t *testing.T) {
+	before := desired(t, vm("a", "qemu64", ""), vm("b", "qemu64", ""), vm("c", "qemu64", ""))
+	want := desired(t, vm("a", "Penryn", ""), vm("b", "Penryn", ""), vm("c", "Penryn", ""),
+		fleet(`{apply: {restart: automatic}, budgets: [{name: half, restartPerRevision: 50%, restartPerHost: 34%}]}`))
+	have := plan.FromDesired(before, "old")
+	spent := func(names ...string) (done []policy.Spent) {
+		for _, name := range names {
+			done = append(done, policy.Spent{Address: schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: "default", Name: name}, Interrupts: true})
+		}
+		return done
+	}
+	first := build(t, want, have, policy.Options{})
+	approval := policy.Approval{Steps: []string{first.Steps[2].ID}, By: "Ada <ada@example.com>", At: at(t, "2026-11-22 07:00")}
+	for _, test := range []struct {
+		why     string
+		options policy.Options
+		runs    string
+	}{
+		{"nothing was spent", policy.Options{}, "a b"},
+		{"a failed, and is tried again", policy.Options{History: policy.History{Done: spent("a", "a", "a")}}, "a b"},
+		{"the budget is spent", policy.Options{History: policy.History{Done: spent("b", "c")}}, "b c"},
+		{"nobody can tell", policy.Options{History: policy.History{Doubt: "line 1 cannot be read"}}, ""},
+		{"nobody can tell what else was spent", policy.Options{History: policy.History{Done: spent("b"), Doubt: "line 1 cannot be read"}}, "b"},
+		{"an approval is a decision", policy.Options{History: policy.History{Doubt: "line 1 cannot be read"}, Approvals: []policy.Approval{approval}}, "c"},
+	} {
+		p := build(t, want, have, test.options)
+		var runs []string
+		for i := range p.Steps {
+			step := &p.Steps[i]
+			if step.Runs() {
+				runs = append(runs, step.Address.Name)
+			}
+			if approved := step.Approved; (approved != nil) != (len(test.options.Approvals) > 0 && step.Address.Name == "c") || approved != nil && approved.By != approval.By {
+				t.Errorf("%s: %s is approved by %+v", test.why, step.Address.Name, approved)
+			}
+		}
+		if got := strings.Join(runs, " "); got != test.runs {
+			t.Errorf("%s: %q run, want %q", test.why, got, test.runs)
+		}
+		if p.ID != first.ID {
+			t.Errorf("%s: it is another plan", test.why)
+		}
+	}
+	bounds := policy.New(want.Fleet, policy.Options{}).HostBounds(first.Fleet, want, have)
+	if len(bounds) != 1 || bounds[0].Limit != 2 || bounds[0].Base != 3 || !bounds[0].Counts(&first.Steps[0]) {
+		t.Errorf("the bounds are %+v", bounds)
+	}
+	p := build(t, want, have, policy.Options{Approvals: []policy.Approval{approval}})
+	if len(p.Notes) != 0 {
+		t.Errorf("two of three at a time are told to take turns: %q", p.Notes)
+	}
+}
