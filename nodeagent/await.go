@@ -66,7 +66,7 @@ func (a *Agent) Await(ctx context.Context, request *api.AwaitRequest) (string, e
 		patience = awaitDefault
 	}
 	limit := a.clock.After(min(patience, awaitMost))
-	found := a.look(ctx, address, name, want)
+	found := a.lookTwice(ctx, address, name, want)
 	if found.ready {
 		return found.text, nil
 	}
@@ -91,8 +91,21 @@ func (a *Agent) Await(ctx context.Context, request *api.AwaitRequest) (string, e
 			}
 		case <-a.clock.After(awaitPeriod):
 		}
-		found = a.look(ctx, address, name, want)
+		found = a.lookTwice(ctx, address, name, want)
 	}
+}
+
+// lookTwice reads a domain anew before its guest is given up: two readings may overtake each other, so that what is known may
+// for a moment be older than the step whose guest is waited for.
+func (a *Agent) lookTwice(ctx context.Context, address schemas.Address, name string, want schemas.Ready) finding {
+	found := a.look(ctx, address, name, want)
+	if !found.never {
+		return found
+	}
+	if _, err := a.refresh(ctx, name); err != nil {
+		return found
+	}
+	return a.look(ctx, address, name, want)
 }
 
 // find returns the domain that a request is about.
