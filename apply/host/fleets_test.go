@@ -39,15 +39,7 @@ func TestFleets(t *testing.T) {
 	eachRound(t, fleetRounds, func(rt *rapid.T) {
 		s := newFleetStory(t, rt)
 		defer s.stop()
-		fleet := schemastest.Draw(rt)
-		for range 4 {
-			want := assemble(rt, fleet)
-			p := s.orderDecidesNothing(want, fleet)
-			s.showsNoSecret(p, fleet)
-			s.applied(p, want)
-			s.appliedAgain(p, want)
-			fleet = fleet.Edit(rt)
-		}
+		s.edits(schemastest.Draw(rt), 4)
 	})
 }
 
@@ -111,16 +103,22 @@ func TestFleetsOnLibvirt(t *testing.T) {
 		defer func() { s.stop() }()
 		fleet := schemastest.Draw(rt)
 		fleet.Image = image
-		for range 2 {
-			want := assemble(rt, fleet)
-			p := s.orderDecidesNothing(want, fleet)
-			s.showsNoSecret(p, fleet)
-			s.applied(p, want)
-			s.appliedAgain(p, want)
-			fleet = fleet.Edit(rt)
-		}
+		fleet = s.edits(fleet, 2)
 		s.becomes(assemble(rt, fleet.Empty()))
 	})
+}
+
+// edits applies a fleet and edits of it, so many in all, holds each time what is true of all, and returns the next edit.
+func (s *fleetStory) edits(fleet schemastest.Fleet, count int) schemastest.Fleet {
+	for range count {
+		want := assemble(s.rt, fleet)
+		p := s.orderDecidesNothing(want, fleet)
+		s.showsNoSecret(p, fleet)
+		s.applied(p, want)
+		s.appliedAgain(p, want)
+		fleet = fleet.Edit(s.rt)
+	}
+	return fleet
 }
 
 func assemble(t *rapid.T, fleet schemastest.Fleet) *schemas.Desired {
