@@ -182,7 +182,7 @@ func TestPortsOfRealGuest(t *testing.T) {
 	r.eventually("a", "off", func(d *api.Domain) bool { return d.GetState() == "stopped" && len(d.GetAddresses()) == 0 })
 	r.saysLast("gitvirt-guest: ready", "Press Enter for a shell.")
 	r.readiness("tcp", 22, patient, codes.FailedPrecondition, "the guest crashed")
-	r.must(r.request(with(`"ports": [{"port": 22}]`, `"tcpSocket": {"port": 22}`), "on"))
+	r.must(r.request(with(`"portRanges": [{"protocol": "TCP", "start": 22, "end": 22}]`, `"tcpSocket": {"port": 22}`), "on"))
 	r.eventually("a", "ready", ready)
 	if got := served(at, 22); got != "ssh" {
 		t.Errorf("after a power cycle: %q", got)

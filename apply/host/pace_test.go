@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -103,5 +106,58 @@ func TestConsoleOfAGuestThatIsNotReady(t *testing.T) {
 	}
 	if strings.Join(console, "|") != "booting|root password is hunter2" {
 		t.Errorf("the console said %q", console)
+	}
+}
+
+// TestRealGuestThatIsNeverReady boots a guest on a real libvirt that gives up: its step is not done although libvirt started it, whoever
+// applies sees what its console said last, and what depends on it is not begun.
+func TestRealGuestThatIsNeverReady(t *testing.T) {
+	daemon := libvirttest.Start(t)
+	driver := libvirt.New(daemon.URI)
+	t.Cleanup(func() { _ = driver.Close() })
+	r := &rig{t: t, driver: driver, dir: t.TempDir()}
+	r.start()
+	t.Cleanup(func() { r.stop() })
+	db := `apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: db, annotations: {gitvirt.io/ready: agent}}
+spec:
+  runStrategy: Always
+  template:
+    spec:
+      domain:
+        memory: {guest: 128Mi}
+        firmware:
+          kernelBoot:
+            kernelArgs: console=ttyS0 quiet
+            container: {image: "` + libvirttest.PushGuest(t) + `", kernelPath: /boot/vmlinuz, initrdPath: /boot/initramfs.img}
+        devices:
+          disks:
+          - {name: init, disk: {bus: virtio}}
+      volumes:
+      - name: init
+        cloudInitNoCloud: {userData: "#!/bin/sh\necho the disk of the database is full\nexec /bin/poweroff\n"}
+`
+	want := desired(t, db, after(manifest("app", "Always", "64Mi"), "db"))
+	p := r.eventually(want, "known", func(p *plan.Plan) bool { return p.Unknown == "" })
+	var console []string
+	results := apply.Run(t.Context(), apply.Target{Fleet: p.Fleet, Revision: p.Revision}, p.Executable(), r.host, apply.Options{
+		Pace: apply.Pace{ReadyTimeout: 5 * time.Minute}, ConsoleLines: 3,
+		Report: func(event apply.Event) { console = append(console, event.Console...) },
+	})
+	said := map[string]string{}
+	for _, result := range results {
+		if result.Err != nil {
+			said[result.Step.Address.Name] = result.Err.Error()
+		}
+	}
+	if !strings.HasSuffix(said["db"], ": the guest is not ready: the guest shut itself down") || !strings.Contains(said["app"], "db") {
+		t.Errorf("got %q", said)
+	}
+	if len(console) != 3 || !slices.Equal(console[:2], []string{"the disk of the database is full", "gitvirt-guest: powering off"}) {
+		t.Errorf("the console said %q", console)
+	}
+	if domains := daemon.Virsh("list", "--all", "--name"); strings.Contains(domains, "app") {
+		t.Errorf("what depends on it was begun: %s", domains)
 	}
 }

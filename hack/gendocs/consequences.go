@@ -17,7 +17,8 @@ func consequencesPage() []byte {
 		title, about string
 		consequences []plan.Consequence
 	}{
-		{"Live", "The running guest gets it, where the host can do it and the condition holds; otherwise the column says what happens.", []plan.Consequence{plan.ConsequenceLive}},
+		{"Live", "The running guest gets it, where the host can do it and the condition holds; otherwise the column says what happens. " +
+			"For each row a test\n(`plan/proofs_test.go` names it) changes a real guest, which sees it without a reboot and has it after one.", []plan.Consequence{plan.ConsequenceLive}},
 		{"At the next boot", "The configuration is changed, and the guest gets it when somebody boots it. Nothing is restarted for it.", []plan.Consequence{plan.ConsequenceNextBoot}},
 		{"Nothing", "The guest does not notice.", []plan.Consequence{plan.ConsequenceNone}},
 		{"Restart", "Power cycle. Fields that no table names need a restart as well.", []plan.Consequence{plan.ConsequenceRestart, plan.ConsequenceMigrate}},
