@@ -253,7 +253,8 @@ dd if=$(by copy) bs=16 count=1 2>/dev/null
 echo "data $(head -c 13 $(by data))"; printf proof-of-data | dd of=$(by data) conv=notrunc 2>/dev/null
 echo "eph $(head -c 9 $(by eph))"; printf overwrite | dd of=$(by eph) conv=notrunc 2>/dev/null
 sync
-sleep 7; dd if=$(by metrics) bs=16 skip=1 2>/dev/null | tr -d '\0' | grep -A1 -E 'HostName|TotalCPUTime|ResourceMemoryLimit'
+until echo 3 >/proc/sys/vm/drop_caches; dd if=$(by metrics) bs=16 skip=1 2>/dev/null | tr -d '\0' >/tmp/metrics; grep -q HostName /tmp/metrics; do sleep 1; done
+grep -A1 -E 'HostName|TotalCPUTime|ResourceMemoryLimit' /tmp/metrics
 `, `
 - {name: data, persistentVolumeClaim: {claimName: data}}
 - {name: copy, dataVolume: {name: copy}}
