@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	corev1 "k8s.io/api/core/v1"
@@ -43,7 +44,39 @@ type volumeContent struct {
 	image []byte
 }
 
+// rememberedContents are contents by volume, with the definition that they were made for. Volumes are made in parallel.
+type rememberedContents struct {
+	mu   sync.Mutex
+	made map[string]rememberedContent
+}
+
+type rememberedContent struct {
+	definition string
+	content    volumeContent
+}
+
+// content returns what a volume that is made of files holds.
 func content(m *machine, source kubevirtv1.Volume) (volumeContent, error) {
+	m.contents.mu.Lock()
+	known, ok := m.contents.made[source.Name]
+	m.contents.mu.Unlock()
+	if ok && known.definition == m.definition {
+		return known.content, nil
+	}
+	made, err := newContent(m, source)
+	if err != nil {
+		return made, err
+	}
+	m.contents.mu.Lock()
+	defer m.contents.mu.Unlock()
+	if m.contents.made == nil {
+		m.contents.made = map[string]rememberedContent{}
+	}
+	m.contents.made[source.Name] = rememberedContent{m.definition, made}
+	return made, nil
+}
+
+func newContent(m *machine, source kubevirtv1.Volume) (volumeContent, error) {
 	out := volumeContent{use: layout.UseOf(m.spec(), source.Name)}
 	var err error
 	switch out.use {

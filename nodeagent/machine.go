@@ -24,6 +24,10 @@ type machine struct {
 	wire   *api.VM
 	// definition is the domain's XML once it is defined, where a config drive finds the addresses of tagged devices.
 	definition string
+
+	// contents remembers what volumes hold that are made of files: it is asked for when the machine is defined, and once more when
+	// it is written.
+	contents rememberedContents
 }
 
 func readMachine(address schemas.Address, wire *api.VM) (*machine, error) {

@@ -149,8 +149,18 @@ func samePath(manifest, recorded string) bool {
 	return manifest == recorded || resolved == recorded || resolved == filepath.Dir(recorded)
 }
 
-// one makes or finds one volume. live are the records of a guest that runs.
+// one makes or finds one volume, for a definition. live are the records of a guest that runs.
 func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error) {
+	volume, err := v.ensure(ctx, m, source, live, progress)
+	if err != nil {
+		return volume, err
+	}
+	volume.Cached = volume.Format != "" && !volume.Block && !directIO(volume.Path)
+	return volume, nil
+}
+
+// ensure makes or finds what one volume is made of.
+func (v *volumes) ensure(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error) {
 	volume := v.files.Volume(m.made, m.spec(), source, m.claim(source.Name))
 	var err error
 	switch {
@@ -184,11 +194,7 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 			volume.Content = m.digest(made.image)
 		}
 	}
-	if err != nil {
-		return volume, err
-	}
-	volume.Cached = volume.Format != "" && !volume.Block && !directIO(filepath.Dir(volume.Path))
-	return volume, nil
+	return volume, err
 }
 
 // fill takes over what was found of a disk.
@@ -259,7 +265,7 @@ func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.
 	case madeOfFiles(source):
 		return v.writeContent(ctx, m, source, volume.Path)
 	default:
-		_, err := v.one(ctx, m, source, nil, func(string) {})
+		_, err := v.ensure(ctx, m, source, nil, func(string) {})
 		return err
 	}
 }
@@ -325,10 +331,13 @@ func (v *volumes) kernelBoot(ctx context.Context, m *machine) (*domainxml.Volume
 // remove deletes what goes with a VM; disks with data stay.
 func (v *volumes) remove(address schemas.Address) error { return v.store.RemoveVolatile(address) }
 
-// directIO reports whether the file system of a folder can bypass the page cache, which cache=none needs (tmpfs
-// cannot).
-func directIO(dir string) bool {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_DIRECT, 0o600)
+// directIO reports whether the file system of a file, which need not be there yet, can bypass the page cache, which cache=none
+// needs (tmpfs cannot).
+func directIO(path string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil && !errors.Is(err, unix.EINVAL) { // a file that is made for this and never seen takes far longer
+		fd, err = unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0o600)
+	}
 	if err != nil {
 		return !errors.Is(err, unix.EINVAL)
 	}
