@@ -108,9 +108,10 @@ func (r *Repo) Has(ref string) bool {
 func (r *Repo) Files(branch string) map[string]string {
 	r.t.Helper()
 	files := map[string]string{}
-	for _, name := range strings.Split(r.Git("ls-tree", "-r", "--name-only", "-z", branch), "\x00") {
+	commit := strings.TrimSpace(r.Git("rev-parse", branch)) // the branch may move while it is read
+	for _, name := range strings.Split(r.Git("ls-tree", "-r", "--name-only", "-z", commit), "\x00") {
 		if name != "" {
-			files[name] = run(r.t, "", nil, "git", "-C", r.Dir, "cat-file", "blob", branch+":"+name)
+			files[name] = run(r.t, "", nil, "git", "-C", r.Dir, "cat-file", "blob", commit+":"+name)
 		}
 	}
 	return files
