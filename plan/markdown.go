@@ -143,26 +143,54 @@ func (m *markdown) block(title string, lines []string) bool {
 
 // details is a folded block of lines.
 func details(title string, lines []string) string {
-	return "\n<details>\n<summary>" + title + "</summary>\n\n" + fenced(lines) + "\n</details>\n"
+	var b strings.Builder
+	fence := fenceFor(lines)
+	const before, middle, after = "\n<details>\n<summary>", "</summary>\n\n", "\n</details>\n"
+	b.Grow(len(before) + len(title) + len(middle) + fencedSize(fence, lines) + len(after))
+	b.WriteString(before)
+	b.WriteString(title)
+	b.WriteString(middle)
+	writeFenced(&b, fence, lines)
+	b.WriteString(after)
+	return b.String()
 }
 
 // fenced is a block of code, in which nothing means anything.
 func fenced(lines []string) string {
-	fence := fenceFor(lines)
 	var b strings.Builder
-	b.WriteString(fence + "diff\n")
+	writeFenced(&b, fenceFor(lines), lines)
+	return b.String()
+}
+
+// language makes forges colour added and removed lines.
+const language = "diff\n"
+
+func fencedSize(fence string, lines []string) int {
+	size := 2*len(fence) + len(language) + 1
+	for _, line := range lines {
+		size += len(line) + 1
+	}
+	return size
+}
+
+func writeFenced(b *strings.Builder, fence string, lines []string) {
+	b.WriteString(fence)
+	b.WriteString(language)
 	for _, line := range lines {
 		b.WriteString(line)
 		b.WriteByte('\n')
 	}
-	b.WriteString(fence + "\n")
-	return b.String()
+	b.WriteString(fence)
+	b.WriteByte('\n')
 }
 
 // fenceFor returns a fence that no line ends.
 func fenceFor(lines []string) string {
 	longest := 2
 	for _, line := range lines {
+		if strings.IndexByte(line, '`') < 0 {
+			continue
+		}
 		run := 0
 		for i := range len(line) {
 			if line[i] != '`' {
@@ -182,15 +210,15 @@ func (v *view) markdownLines() []string {
 	if v.source != "" {
 		head += "  (" + v.source + ")"
 	}
-	lines := []string{head}
-	for _, line := range v.lines {
+	lines := append(make([]string, 0, 1+len(v.lines)), head)
+	for i := range v.lines {
+		line := &v.lines[i]
 		text := line.text
 		switch {
+		case line.kind == lineChange && line.note != "":
+			text = line.sign + " " + text + "  # " + line.note
 		case line.kind == lineChange:
 			text = line.sign + " " + text
-			if line.note != "" {
-				text += "  # " + line.note
-			}
 		case line.label != "":
 			text = "  " + line.label + " " + text
 		default:

@@ -46,6 +46,7 @@ func viewOf(step *Step) view {
 		action: step.Action, name: inert(step.Address.Namespace + "/" + step.Address.Name), summary: inert(step.Summary),
 		address: inert(step.Address.String()), source: inert(step.Source),
 	}
+	v.lines = make([]viewLine, 0, len(step.Changes)+len(step.Drift)+len(step.RunningDrift)+len(step.DataAtRisk)+len(step.Waits)+2)
 	if step.Action == ActionCreate && step.VM != nil {
 		for _, line := range describe(step.VM) {
 			v.add(lineFact, "", line)
