@@ -64,6 +64,10 @@ func TestMistakes(t *testing.T) {
 		`object.metadata.name.matches('[')`:      "invalid matches argument (column 30)",
 		strings.Repeat("true && ", 600) + "true": "the expression has 4804 characters, at most 4096 are allowed",
 		`step.changes.all(a, step.changes.all(b, step.changes.all(c, step.changes.all(d, a.path == d.path && b.path == c.path))))`: "the expression may take too long",
+		`true && object.metadata.name.replace('a', 'aa') == ''`:                                                                    `rules have no "replace": there is no bound to what it makes (column 37)`,
+		`step.keeps.join(', ') == ''`:      `rules have no "join": there is no bound to what it makes (column 16)`,
+		`'%s'.format([step.action]) == ''`: `rules have no "format": there is no bound to what it makes (column 12)`,
+		`step.changes.all(c, step.drift.all(d, c.path.split('').all(x, d.path.lowerAscii() != x)))`: "the expression may take too long",
 	} {
 		_, problem := rules.Compile(expression)
 		if problem == nil || !strings.HasPrefix(problem.Error(), strings.TrimSuffix(want, " (column 1)")) {
@@ -94,18 +98,24 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestCostLimit takes a machine with lists that are longer than the estimate has them.
+// TestCostLimit takes a machine with lists and texts that are longer than the estimate has them.
 func TestCostLimit(t *testing.T) {
-	rule, problem := rules.Compile(`step.changes.all(a, step.changes.all(b, a.path != b.path || a.path == b.path))`)
-	if problem != nil {
-		t.Fatal(problem)
-	}
 	in := input()
 	for range 1000 {
 		in.Step.Changes = append(in.Step.Changes, in.Step.Changes[0])
 	}
-	if _, err := rule.Holds(rules.Prepare(in)); err == nil || err.Error() != "it takes too long: its cost is over 100000" {
-		t.Errorf("a costly rule: %v", err)
+	in.Object.Annotations = map[string]string{"notes": strings.Repeat("a", 1<<20)}
+	for _, expression := range []string{
+		`step.changes.all(a, step.changes.all(b, a.path != b.path || a.path == b.path))`,
+		`step.changes.all(c, object.metadata.annotations.notes.indexOf('b') < 0)`,
+	} {
+		rule, problem := rules.Compile(expression)
+		if problem != nil {
+			t.Fatal(problem)
+		}
+		if _, err := rule.Holds(rules.Prepare(in)); err == nil || err.Error() != "it takes too long: its cost is over 100000" {
+			t.Errorf("%s: %v", expression, err)
+		}
 	}
 }
 

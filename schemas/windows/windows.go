@@ -135,25 +135,26 @@ func instant(clock time.Time, zone *time.Location) time.Time {
 	return at
 }
 
+// farthest is how far back Last looks.
+const farthest = 5 * 366 * 24 * time.Hour
+
 // Last returns the last time up to t, and including it, that the schedule names; the zero time when there is none within
 // five years.
 func (s *Schedule) Last(t time.Time) time.Time {
-	const farthest = 5 * 366 * 24 * time.Hour
-	for back := time.Hour; ; back *= 4 {
-		back = min(back, farthest)
-		if at := s.Next(t.Add(-back)); !at.IsZero() && !at.After(t) {
-			for {
-				next := s.Next(at)
-				if next.IsZero() || next.After(t) {
-					return at
-				}
-				at = next
-			}
-		}
-		if back == farthest {
-			return time.Time{}
+	at := s.Next(t.Add(-farthest))
+	if at.IsZero() || at.After(t) {
+		return time.Time{}
+	}
+	// There is a time at at, and none after end. Times are whole seconds.
+	for end := t; end.Sub(at) >= time.Second; {
+		middle := at.Add(end.Sub(at) / 2)
+		if next := s.Next(middle); next.IsZero() || next.After(t) {
+			end = middle
+		} else {
+			at = next
 		}
 	}
+	return at
 }
 
 // Window is a recurring span of time.

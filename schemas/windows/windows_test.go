@@ -130,6 +130,23 @@ func TestOn(t *testing.T) {
 	}
 }
 
+// TestLast: however many times there are, and however long ago the last one was.
+func TestLast(t *testing.T) {
+	now := at(t, "2027-01-25T12:00:30Z")
+	for expression, want := range map[string]string{
+		"* 0-23 * 2 *":  "2026-02-28T23:59:00Z",
+		"0 0 29 2 *":    "2024-02-29T00:00:00Z",
+		"* * * * *":     "2027-01-25T12:00:00Z",
+		"0 12 25 1 *":   "2027-01-25T12:00:00Z",
+		"1 12 25 1 *":   "2026-01-25T12:01:00Z",
+		"59 23 31 12 *": "2026-12-31T23:59:00Z",
+	} {
+		if got := schedule(t, expression, "").Last(now).Format(time.RFC3339); got != want {
+			t.Errorf("%s: %s, want %s", expression, got, want)
+		}
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	for expression, want := range map[string]string{
 		"":                 "the expression is empty",
@@ -158,7 +175,7 @@ func TestMistakes(t *testing.T) {
 
 // TestConsistent holds what the functions say against one another at any time of any zone with daylight saving.
 func TestConsistent(t *testing.T) {
-	expressions := []string{"0 2 * * *", "30 2 * * 0", "30 1 * * *", "*/20 1-3 * * *", "0 * * * *", "15 */2 * * *", "0 0 * * *", "45 23 1 * *"}
+	expressions := []string{"0 2 * * *", "30 2 * * 0", "30 1 * * *", "*/20 1-3 * * *", "0 * * * *", "15 */2 * * *", "0 0 * * *", "45 23 1 * *", "* 0-23 * 2 *", "0 0 29 2 *"}
 	zones := []string{"", berlin, newYork, howe, "America/Santiago", "Africa/Cairo", "Europe/London"}
 	rapid.Check(t, func(r *rapid.T) {
 		s := schedule(t, rapid.SampledFrom(expressions).Draw(r, "expression"), rapid.SampledFrom(zones).Draw(r, "zone"))
