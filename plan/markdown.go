@@ -30,12 +30,12 @@ func (p *Plan) Markdown(options MarkdownOptions) string {
 	m.out.WriteString(p.SummaryLine() + "\n")
 	m.part("\nRevision " + code(shortRevision(p.Revision)) + against(options.Node) + ".\n")
 	if p.Unknown != "" {
-		m.part("\nThe host cannot be read, so nothing is planned:\n\n" + fenced([]string{inert(p.Unknown)}))
+		m.part("\nThe host cannot be read, so nothing is planned:\n\n" + fenced([]string{Inert(p.Unknown)}))
 	}
 	if n := len(p.Diagnostics); n > 0 {
 		lines := make([]string, n)
 		for i, diagnostic := range p.Diagnostics {
-			lines[i] = inert(diagnostic.Error())
+			lines[i] = Inert(diagnostic.Error())
 		}
 		m.block(fmt.Sprintf("%d problem%s in the manifests", n, plural(n)), lines)
 	}
@@ -54,7 +54,7 @@ func (p *Plan) Markdown(options MarkdownOptions) string {
 	if len(p.Held) > 0 {
 		lines := make([]string, len(p.Held))
 		for i, held := range p.Held {
-			lines[i] = inert(held.Address.String() + ": " + held.Reason)
+			lines[i] = Inert(held.Address.String() + ": " + held.Reason)
 		}
 		m.block(fmt.Sprintf("%d left as %s", len(p.Held), verb(len(p.Held), "it is", "they are")), lines)
 	}
@@ -241,7 +241,7 @@ var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&
 
 // code is text in a sentence, as code.
 func code(text string) string {
-	return "<code>" + markup.Replace(shorten(inert(text), 80)) + "</code>"
+	return "<code>" + markup.Replace(shorten(Inert(text), 80)) + "</code>"
 }
 
 // shorten cuts text to a number of bytes, between two characters.

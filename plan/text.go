@@ -48,13 +48,13 @@ var colors = map[Action]string{
 func (p *Plan) Text(out io.Writer, options TextOptions) error {
 	t := &text{out: bufio.NewWriterSize(out, 1<<16), color: options.Color}
 	for _, diagnostic := range p.Diagnostics {
-		t.line(t.paint("31", "Problem:"), " ", inert(diagnostic.Error()))
+		t.line(t.paint("31", "Problem:"), " ", Inert(diagnostic.Error()))
 	}
 	if len(p.Diagnostics) > 0 {
 		t.line()
 	}
 	if p.Unknown != "" {
-		t.line(t.paint("33", "The host cannot be read, so nothing is planned:"), " ", inert(p.Unknown))
+		t.line(t.paint("33", "The host cannot be read, so nothing is planned:"), " ", Inert(p.Unknown))
 		t.line()
 	}
 	if len(p.Steps) > 0 {
@@ -64,7 +64,7 @@ func (p *Plan) Text(out io.Writer, options TextOptions) error {
 		t.step(&p.Steps[i])
 	}
 	for _, held := range p.Held {
-		t.line("  # ", inert(held.Address.String()), " is left as it is: ", inert(held.Reason))
+		t.line("  # ", Inert(held.Address.String()), " is left as it is: ", Inert(held.Reason))
 	}
 	if len(p.Held) > 0 {
 		t.line()
@@ -75,7 +75,7 @@ func (p *Plan) Text(out io.Writer, options TextOptions) error {
 		if p.Partial != nil {
 			which = "What was selected"
 		}
-		t.line("No changes. ", which, " is what revision ", inert(shortRevision(p.Revision)), " asks for.")
+		t.line("No changes. ", which, " is what revision ", Inert(shortRevision(p.Revision)), " asks for.")
 	}
 	t.line(t.paint("1", p.SummaryLine()))
 	if err := t.out.Flush(); err != nil {
@@ -119,9 +119,9 @@ func (t *text) paint(code, s string) string {
 func (t *text) header(p *Plan, node string) {
 	against := ""
 	if node != "" {
-		against = ", compared with " + inert(node)
+		against = ", compared with " + Inert(node)
 	}
-	t.line("Revision ", inert(shortRevision(p.Revision)), against, ":")
+	t.line("Revision ", Inert(shortRevision(p.Revision)), against, ":")
 	used := map[Action]bool{}
 	for i := range p.Steps {
 		used[p.Steps[i].Action] = true

@@ -43,8 +43,8 @@ const (
 // viewOf lays a step out.
 func viewOf(step *Step) view {
 	v := view{
-		action: step.Action, name: inert(step.Address.Namespace + "/" + step.Address.Name), summary: inert(step.Summary),
-		address: inert(step.Address.String()), source: inert(step.Source),
+		action: step.Action, name: Inert(step.Address.Namespace + "/" + step.Address.Name), summary: Inert(step.Summary),
+		address: Inert(step.Address.String()), source: Inert(step.Source),
 	}
 	v.lines = make([]viewLine, 0, len(step.Changes)+len(step.Drift)+len(step.RunningDrift)+len(step.DataAtRisk)+len(step.Waits)+2)
 	if step.Action == ActionCreate && step.VM != nil {
@@ -107,7 +107,7 @@ func viewOf(step *Step) view {
 }
 
 func (v *view) add(kind lineKind, label, text string) {
-	v.lines = append(v.lines, viewLine{kind: kind, label: label, text: inert(text)})
+	v.lines = append(v.lines, viewLine{kind: kind, label: label, text: Inert(text)})
 }
 
 // order says what a step comes after or before; a step that leaves the guest's power alone waits for nobody.
@@ -152,7 +152,7 @@ func (v *view) drift(label string, changes []Change) {
 }
 
 func changeLine(change *Change) viewLine {
-	line := viewLine{kind: lineChange, sign: "~", note: inert(change.remark())}
+	line := viewLine{kind: lineChange, sign: "~", note: Inert(change.remark())}
 	text := change.Path + ": "
 	switch {
 	case change.Sensitive:
@@ -168,7 +168,7 @@ func changeLine(change *Change) viewLine {
 	default:
 		text += brief(change.Before) + " -> " + brief(change.After)
 	}
-	line.text = inert(text)
+	line.text = Inert(text)
 	return line
 }
 
@@ -223,9 +223,9 @@ func verb(n int, one, many string) string {
 	return many
 }
 
-// inert returns text without anything that a terminal, a log or a web page takes for more than text: control characters,
+// Inert returns text without anything that a terminal, a log or a web page takes for more than text: control characters,
 // line ends, marks that change the direction of writing, and bytes that are no UTF-8.
-func inert(text string) string {
+func Inert(text string) string {
 	clean := true
 	for i := range len(text) {
 		if c := text[i]; c < 0x20 || c >= 0x7f {

@@ -98,7 +98,11 @@ func (c *cli) approvePlan(ctx context.Context, f *approveFlags, id string) error
 	}
 	c.printf("Plan %.12s at revision %s, %s:\n", p.ID, status.ShortRevision(p.Revision), steps(len(approval.Steps)))
 	for _, step := range approval.Steps {
-		c.printf("  %s/%s %s\n", step.Address.Namespace, step.Address.Name, step.Summary)
+		what := string(step.Action)
+		if string(step.Consequence) != what {
+			what += ", " + string(step.Consequence)
+		}
+		c.printf("  %s/%s %s (%s)\n", plan.Inert(step.Address.Namespace), plan.Inert(step.Address.Name), plan.Inert(step.Summary), plan.Inert(what))
 	}
 	if err := c.approve("Approve them as "+author.String()+"?", f.approved); err != nil {
 		return err

@@ -134,7 +134,7 @@ func (c *cli) choose(observed plan.Observed, all bool, names []string) (chosen [
 		case foreign.Problem == "":
 			able = append(able, foreign.Name)
 		case all:
-			fmt.Fprintf(c.stderr, "left out: the domain %s cannot be adopted: %s\n", foreign.Name, foreign.Problem)
+			fmt.Fprintf(c.stderr, "left out: the domain %s cannot be adopted: %s\n", printable(foreign.Name), plan.Inert(foreign.Problem))
 		}
 	}
 	switch {
@@ -166,7 +166,7 @@ func importable(observed plan.Observed, name string) error {
 			continue
 		}
 		if foreign.Problem != "" {
-			return fmt.Errorf("the domain %s cannot be adopted: %s", name, foreign.Problem)
+			return fmt.Errorf("the domain %s cannot be adopted: %s", name, plan.Inert(foreign.Problem))
 		}
 		return nil
 	}

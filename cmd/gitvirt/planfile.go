@@ -173,7 +173,7 @@ func (c *cli) applyFile(ctx context.Context, f *planFlags, file *plan.File, o *a
 	}
 	defer platform.close()
 	if now.origin.Revision != file.Source.Revision {
-		return fmt.Errorf("the plan is stale: %s has changed since it was saved; nothing was carried out, save a new plan", file.Source)
+		return fmt.Errorf("the plan is stale: %s has changed since it was saved; nothing was carried out, save a new plan", plan.Inert(file.Source.String()))
 	}
 	comparison := plan.Compare(file.Plan, now.Plan)
 	if len(comparison.Moved) > 0 {
@@ -224,13 +224,13 @@ func (f *planFlags) asSaved(file *plan.File) {
 // tellStale says per object what moved since a plan was saved.
 func (c *cli) tellStale(file *plan.File, comparison *plan.Comparison) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Since the plan %s was saved, for revision %s of %s:\n", file.Plan.ID, file.Source.Revision, file.Source)
+	fmt.Fprintf(&b, "Since the plan %s was saved, for revision %s of %s:\n", plan.Inert(file.Plan.ID), plan.Inert(file.Source.Revision), plan.Inert(file.Source.String()))
 	for _, moved := range comparison.Moved {
 		name := "the plan"
 		if !moved.Address.IsZero() {
 			name = moved.Address.Namespace + "/" + moved.Address.Name
 		}
-		fmt.Fprintf(&b, "  %s: %s\n", name, moved.What)
+		fmt.Fprintf(&b, "  %s: %s\n", plan.Inert(name), plan.Inert(moved.What))
 	}
 	for _, address := range comparison.Done {
 		fmt.Fprintf(&b, "  %s/%s: done already\n", address.Namespace, address.Name)
