@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait of these tests: guests boot in software emulation.
-const patience = 90 * time.Second
+const patience = 4 * time.Minute
 
 // rig is an agent on a libvirt of its own.
 type rig struct {

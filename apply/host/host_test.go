@@ -160,12 +160,15 @@ func (r *rig) apply(p *plan.Plan) error {
 	return errors.Join(errs...)
 }
 
+// patience is how long anything may take on a busy machine.
+const patience = time.Minute
+
 // converge plans and applies until nothing is left to do; each time it does first what is to be done before.
 func (r *rig) converge(want *schemas.Desired, before ...func()) {
 	r.t.Helper()
 	var last error
 	var p *plan.Plan
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		for _, do := range before {
 			do()
 		}
@@ -182,7 +185,7 @@ func (r *rig) converge(want *schemas.Desired, before ...func()) {
 func (r *rig) eventually(want *schemas.Desired, what string, condition func(*plan.Plan) bool) *plan.Plan {
 	r.t.Helper()
 	var p *plan.Plan
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if p = r.plan(want); condition(p) {
 			return p
 		}

@@ -139,7 +139,7 @@ func (a *adoption) console() string {
 // saw waits until the guest has said something n times.
 func (a *adoption) saw(n int, text string) {
 	a.t.Helper()
-	for deadline := time.Now().Add(90 * time.Second); strings.Count(a.console(), text) < n; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); strings.Count(a.console(), text) < n; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			a.t.Fatalf("the guest never says %q %d times:\n%s", text, n, a.console())
 		}

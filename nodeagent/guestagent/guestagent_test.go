@@ -125,7 +125,7 @@ func TestRealAgent(t *testing.T) {
 	h := libvirt.New(daemon.URI)
 	defer func() { _ = h.Close() }()
 	kernel, initramfs := libvirttest.AgentGuest(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	if err := h.Define(ctx, libvirttest.AgentDomainXML("a", "", kernel, initramfs)); err != nil {
 		t.Fatal(err)
