@@ -21,6 +21,10 @@ type Interruptions struct {
 type interruption struct {
 	step  *plan.Step
 	begun bool
+	// was is what its machine was when another process began the step.
+	was []policy.Named
+	// in are the budgets that it has a place of. It keeps them until it ends, whatever labels the machine has meanwhile.
+	in map[string]bool
 }
 
 // NewInterruptions returns an account with nothing under way.
@@ -37,14 +41,30 @@ func (n *Interruptions) Bound(bounds []policy.HostBound) {
 func (n *Interruptions) count() {
 	n.taken = make([]int, len(n.bounds))
 	for _, one := range n.under {
-		n.add(one.step, 1)
+		n.add(one)
 	}
 }
 
-func (n *Interruptions) add(step *plan.Step, by int) {
+func (n *Interruptions) add(one *interruption) {
 	for i := range n.bounds {
-		if n.bounds[i].Counts(step) {
-			n.taken[i] += by
+		b := &n.bounds[i]
+		if one.in[b.Budget] || b.Counts(one.step, one.was) {
+			one.in[b.Budget] = true
+			n.taken[i]++
+		}
+	}
+}
+
+// remove gives the places of a domain back.
+func (n *Interruptions) remove(domain string) {
+	one := n.under[domain]
+	if one == nil {
+		return
+	}
+	delete(n.under, domain)
+	for i := range n.bounds {
+		if one.in[n.bounds[i].Budget] {
+			n.taken[i]--
 		}
 	}
 }
@@ -55,7 +75,7 @@ func (n *Interruptions) Hold(step *plan.Step) string {
 		return ""
 	}
 	for i := range n.bounds {
-		if b := &n.bounds[i]; n.taken[i] >= b.Limit && b.Counts(step) {
+		if b := &n.bounds[i]; n.taken[i] >= b.Limit && b.Counts(step, nil) {
 			return fmt.Sprintf("waits for others: the budget %s lets %d of %d machines of a host be interrupted at a time", b.Budget, b.Limit, b.Base)
 		}
 	}
@@ -63,10 +83,13 @@ func (n *Interruptions) Hold(step *plan.Step) string {
 }
 
 // Reserve counts a step that is going to begin.
-func (n *Interruptions) Reserve(step *plan.Step) {
+func (n *Interruptions) Reserve(step *plan.Step) { n.reserve(step, nil) }
+
+func (n *Interruptions) reserve(step *plan.Step, was []policy.Named) {
 	if step.Power == plan.PowerCycle && n.under[step.Domain] == nil {
-		n.under[step.Domain] = &interruption{step: step}
-		n.add(step, 1)
+		one := &interruption{step: step, was: was, in: map[string]bool{}}
+		n.under[step.Domain] = one
+		n.add(one)
 	}
 }
 
@@ -74,24 +97,21 @@ func (n *Interruptions) Reserve(step *plan.Step) {
 func (n *Interruptions) Release() {
 	for domain, one := range n.under {
 		if !one.begun {
-			delete(n.under, domain)
-			n.add(one.step, -1)
+			n.remove(domain)
 		}
 	}
 }
 
 // Begin counts a step that begins.
-func (n *Interruptions) Begin(step *plan.Step) {
-	n.Reserve(step)
+func (n *Interruptions) Begin(step *plan.Step) { n.Resume(step, nil) }
+
+// Resume counts a step that another process has begun, when its machine was what is written down.
+func (n *Interruptions) Resume(step *plan.Step, was []policy.Named) {
+	n.reserve(step, was)
 	if one := n.under[step.Domain]; one != nil {
 		one.begun = true
 	}
 }
 
 // End gives the place of a guest back. Whatever started it last, its restart is over.
-func (n *Interruptions) End(domain string) {
-	if one := n.under[domain]; one != nil {
-		delete(n.under, domain)
-		n.add(one.step, -1)
-	}
-}
+func (n *Interruptions) End(domain string) { n.remove(domain) }

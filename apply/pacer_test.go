@@ -421,7 +421,7 @@ func (w *world) check(t *rapid.T, i int) {
 		}
 	}
 	for _, bound := range w.pace.HostBounds {
-		if bound.Counts(&w.steps[i]) && interrupted >= bound.Limit {
+		if bound.Counts(&w.steps[i], nil) && interrupted >= bound.Limit {
 			t.Fatalf("step %d interrupts one more than %d guests", i, bound.Limit)
 		}
 	}

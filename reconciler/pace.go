@@ -119,7 +119,7 @@ func (p *pacing) resume(now *plan.Plan, want *schemas.Desired) {
 		if under && wanted[k] {
 			// It goes on, or begins again. A guest that is down meanwhile is one that was taken down.
 			if have != nil && have.State != plan.StateRunning {
-				p.interruptions.Begin(step)
+				p.interruptions.Resume(step, e.Was)
 			}
 			continue
 		}
@@ -132,7 +132,7 @@ func (p *pacing) resume(now *plan.Plan, want *schemas.Desired) {
 			continue
 		}
 		if under {
-			p.interruptions.Begin(step)
+			p.interruptions.Resume(step, e.Was)
 			p.l.accounts.resume(e)
 		}
 		dependency := plan.Dependency{Address: step.Address, Ready: step.Ready}

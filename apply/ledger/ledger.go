@@ -47,8 +47,9 @@ type Entry struct {
 	// Awaits says that the step is done when its guest is ready.
 	Awaits bool          `json:"awaits,omitempty"`
 	Ready  schemas.Ready `json:"ready,omitzero"`
-	// Labels, Destroys and Interrupts are what the step takes of budgets (policy.Spent).
+	// Labels, Was, Destroys and Interrupts are what the step takes of budgets (policy.Spent).
 	Labels     map[string]string `json:"labels,omitempty"`
+	Was        []policy.Named    `json:"was,omitempty"`
 	Destroys   bool              `json:"destroys,omitempty"`
 	Interrupts bool              `json:"interrupts,omitempty"`
 	// Canary is how many steps of the revision go first.
@@ -59,7 +60,7 @@ type Entry struct {
 func NewEntry(step *plan.Step, spent policy.Spent, at time.Time) Entry {
 	return Entry{
 		At: at.UTC(), State: Begun, Address: step.Address, Domain: step.Domain, Action: step.Action, Reason: step.Reason, Ready: step.Ready,
-		Labels: spent.Labels, Destroys: spent.Destroys, Interrupts: spent.Interrupts,
+		Labels: spent.Labels, Was: spent.Was, Destroys: spent.Destroys, Interrupts: spent.Interrupts,
 	}
 }
 
@@ -183,9 +184,9 @@ func (a *Account) note(entry *Entry) {
 	k := part{entry.Domain, entry.Action == plan.ActionDestroy}
 	if i, known := a.at[k]; known {
 		before := &a.entries[i]
-		destroys, interrupts := before.Destroys || entry.Destroys, before.Interrupts || entry.Interrupts
+		was, destroys, interrupts := before.Was, before.Destroys || entry.Destroys, before.Interrupts || entry.Interrupts
 		*before = *entry
-		before.Destroys, before.Interrupts = destroys, interrupts
+		before.Destroys, before.Interrupts, before.Was = destroys, interrupts, policy.Union(was, entry.Was)
 		return
 	}
 	if a.at == nil {
@@ -203,7 +204,7 @@ func (a *Account) History() policy.History {
 	history := policy.History{Doubt: a.doubt}
 	for i := range a.entries {
 		if e := &a.entries[i]; e.Destroys || e.Interrupts {
-			history.Done = append(history.Done, policy.Spent{Address: e.Address, Labels: e.Labels, Destroys: e.Destroys, Interrupts: e.Interrupts})
+			history.Done = append(history.Done, policy.Spent{Address: e.Address, Labels: e.Labels, Was: e.Was, Destroys: e.Destroys, Interrupts: e.Interrupts})
 		}
 	}
 	return history

@@ -44,6 +44,8 @@ func TestAnotherProcessGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	first := ledger.NewBook(dir).Account("demo", "one")
 	a, b, c := entry("a", plan.ActionRestart), entry("b", plan.ActionRestart), entry("c", plan.ActionDestroy)
+	was := []policy.Named{{Namespace: "default", Labels: map[string]string{"tier": "db"}}}
+	a.Was = was // and when it is tried again it is what it is now
 	for _, e := range []ledger.Entry{a, b, c} {
 		must(t, first.Begin(e))
 	}
@@ -54,13 +56,14 @@ func TestAnotherProcessGoesOn(t *testing.T) {
 	must(t, first.End(again, ledger.Well))
 
 	next := ledger.NewBook(dir).Account("demo", "one")
-	again.State, again.Interrupts, b.State, c.State = ledger.Well, true, ledger.Begun, ledger.Well
+	again.State, again.Interrupts, again.Was = ledger.Well, true, was
+	b.State, c.State = ledger.Begun, ledger.Well
 	if diff := cmp.Diff([]ledger.Entry{again, b, c}, next.Entries()); diff != "" {
 		t.Errorf("the entries (-want +got):\n%s", diff)
 	}
 	labels := map[string]string{"tier": "web"}
 	want := policy.History{Done: []policy.Spent{
-		{Address: a.Address, Labels: labels, Interrupts: true}, {Address: b.Address, Labels: labels, Interrupts: true}, {Address: c.Address, Labels: labels, Destroys: true},
+		{Address: a.Address, Labels: labels, Was: was, Interrupts: true}, {Address: b.Address, Labels: labels, Interrupts: true}, {Address: c.Address, Labels: labels, Destroys: true},
 	}}
 	if diff := cmp.Diff(want, next.History()); diff != "" {
 		t.Errorf("what was spent (-want +got):\n%s", diff)

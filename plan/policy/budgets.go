@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,14 +26,25 @@ type History struct {
 type Spent struct {
 	Address schemas.Address
 	Labels  map[string]string
+	// Was is what the machine was before the step, where that is not the same: it counts for the budgets of both.
+	Was []Named
 	// Destroys says that the machine is retired or destroyed, or data of it is; Interrupts that its guest is power-cycled.
 	Destroys, Interrupts bool
 }
 
 // Spend returns what a step takes of budgets, if anything. have is what the plan was made from.
 func Spend(step *plan.Step, have plan.Observed) (spent Spent, counts bool) {
-	s := subject{step: step, domain: find(have.Domains, step.Address)}
+	s := subject{step: step, domain: domainOf(step, have)}
 	return s.spends()
+}
+
+// in reports whether a selector selects the machine as it is or as it was.
+func (s *Spent) in(selector *schemas.Selector) bool {
+	return selector.Matches(s.Address.Namespace, s.Labels) || s.was(selector)
+}
+
+func (s *Spent) was(selector *schemas.Selector) bool {
+	return slices.ContainsFunc(s.Was, func(was Named) bool { return was.in(selector) })
 }
 
 func (s *subject) spends() (Spent, bool) {
@@ -43,7 +55,16 @@ func (s *subject) spends() (Spent, bool) {
 		Interrupts: s.step.Power == plan.PowerCycle,
 	}
 	if out.Destroys || out.Interrupts {
-		out.Labels = s.labels()
+		now, was := s.wanted(), s.was()
+		if now == nil {
+			now, was = was, nil
+		}
+		if now != nil {
+			out.Labels = now.Labels
+		}
+		if was != nil && !was.equal(*now) {
+			out.Was = []Named{*was}
+		}
 		return out, true
 	}
 	return out, false
@@ -69,11 +90,17 @@ type HostBound struct {
 	Limit, Base int
 
 	selector *schemas.Selector
+	// was are the domains that it selects by what was applied last, by name.
+	was map[string]bool
 }
 
-// Counts reports whether a step takes one of the places.
-func (b *HostBound) Counts(step *plan.Step) bool {
-	return step.Power == plan.PowerCycle && step.VM != nil && b.selector.Matches(step.Address.Namespace, step.VM.Object.Labels)
+// Counts reports whether a step takes one of the places. was is what its machine was when another process began it.
+func (b *HostBound) Counts(step *plan.Step, was []Named) bool {
+	if step.Power != plan.PowerCycle || step.VM == nil {
+		return false
+	}
+	return b.was[step.Domain] || b.selector.Matches(step.Address.Namespace, step.VM.Object.Labels) ||
+		slices.ContainsFunc(was, func(named Named) bool { return named.in(b.selector) })
 }
 
 // HostBounds are the bounds of the budgets, for the machines that are wanted and live.
@@ -84,8 +111,8 @@ func (p *Policy) HostBounds(fleet string, want *schemas.Desired, have plan.Obser
 		if b.RestartPerHost == nil {
 			continue
 		}
-		base := p.base(&subjects{want: want, have: have, plan: &plan.Plan{Fleet: fleet}}, b)
-		out = append(out, HostBound{Budget: b.Name, Limit: amount(*b.RestartPerHost, base), Base: base, selector: &b.Selector})
+		base, was := p.base(&subjects{want: want, have: have, plan: &plan.Plan{Fleet: fleet}}, b)
+		out = append(out, HostBound{Budget: b.Name, Limit: amount(*b.RestartPerHost, base), Base: base, selector: &b.Selector, was: was})
 	}
 	return out
 }
@@ -95,7 +122,7 @@ func (p *Policy) turns(s *subjects) {
 	for _, bound := range p.HostBounds(s.plan.Fleet, s.want, s.have) {
 		n := 0
 		for i := range s.of {
-			if step := s.of[i].step; step.Runs() && bound.Counts(step) {
+			if step := s.of[i].step; step.Runs() && bound.Counts(step, nil) {
 				n++
 			}
 		}
@@ -130,7 +157,7 @@ func spend(accounts []account, one *subject, spent *Spent, doubt string) {
 	var in []*account
 	for i := range accounts {
 		a := &accounts[i]
-		if !a.counts(spent) || !a.budget.Selector.Matches(spent.Address.Namespace, spent.Labels) {
+		if !a.counts(spent) || !spent.in(&a.budget.Selector) {
 			continue
 		}
 		in = append(in, a)
@@ -169,11 +196,11 @@ func (p *Policy) accounts(s *subjects) []account {
 				continue
 			}
 			if base < 0 {
-				base = p.base(s, b)
+				base, _ = p.base(s, b)
 			}
 			a := account{budget: b, counts: bound.counts, what: bound.what, base: base, limit: amount(*bound.value, base), spent: map[schemas.Address]bool{}}
 			for j := range p.options.History.Done {
-				if one := &p.options.History.Done[j]; a.counts(one) && b.Selector.Matches(one.Address.Namespace, one.Labels) {
+				if one := &p.options.History.Done[j]; a.counts(one) && one.in(&b.Selector) {
 					a.spent[one.Address] = true
 				}
 			}
@@ -183,31 +210,37 @@ func (p *Policy) accounts(s *subjects) []account {
 	return out
 }
 
-// base counts the machines that a budget is about: those that live, and those that this revision destroyed.
-func (p *Policy) base(s *subjects, b *schemas.Budget) int {
+// base counts the machines that a budget is about: those that live, by what was applied last, and those that this revision
+// was spent for. was are the former, by the names of their domains. A label counts when it is applied: a commit does not make
+// room for its restarts by the machines that it labels.
+func (p *Policy) base(s *subjects, b *schemas.Budget) (n int, was map[string]bool) {
 	wanted := make(map[schemas.Address]*schemas.VM, len(s.want.VMs))
 	for _, vm := range s.want.VMs {
 		wanted[vm.Address] = vm
 	}
+	counted := make(map[schemas.Address]bool, len(s.have.Domains))
 	lives := make(map[schemas.Address]bool, len(s.have.Domains))
-	n := 0
+	was = make(map[string]bool, len(s.have.Domains))
 	for _, domain := range s.have.Domains {
 		if domain.Fleet != s.plan.Fleet || domain.State == plan.StateMissing {
 			continue
 		}
 		lives[domain.Address] = true
 		one := subject{step: &plan.Step{Address: domain.Address, VM: wanted[domain.Address]}, domain: domain}
-		if one.in(&b.Selector) {
-			n++
+		if !all(&b.Selector) {
+			if named := one.was(); named != nil && !named.in(&b.Selector) || named == nil && !one.restricted(&b.Selector) {
+				continue
+			}
 		}
+		was[domain.Name], counted[domain.Address] = true, true
 	}
 	for i := range p.options.History.Done {
 		done := &p.options.History.Done[i]
-		if done.Destroys && !lives[done.Address] && b.Selector.Matches(done.Address.Namespace, done.Labels) {
-			n++
+		if done.was(&b.Selector) || done.Destroys && !lives[done.Address] && done.in(&b.Selector) {
+			counted[done.Address] = true
 		}
 	}
-	return n
+	return len(counted), was
 }
 
 // amount is how many machines of n a number or a percentage is; percentages are rounded up.

@@ -16,7 +16,8 @@ type gateName struct {
 }
 
 // gatesOf returns the gates that a step has to pass: that of its action or its consequence, that of power when it also starts
-// or stops the guest, and that of data when it destroys any.
+// or stops the guest, and that of data when it destroys any. What the action says of the power already is not asked twice: a
+// VM is made to run, and a restart or the end of one has its own gate.
 func (p *Policy) gatesOf(step *plan.Step) []gateName {
 	apply := &p.spec.Apply
 	var out []gateName
@@ -33,6 +34,9 @@ func (p *Policy) gatesOf(step *plan.Step) []gateName {
 		add("restart", apply.Restart)
 	case plan.ActionReplace:
 		add("replace", apply.Replace)
+		if step.Power == plan.PowerOn || step.Power == plan.PowerOff {
+			add("power", apply.Power)
+		}
 	case plan.ActionRetire:
 		add("destroy", apply.Destroy)
 	default:
@@ -51,7 +55,7 @@ func (p *Policy) gatesOf(step *plan.Step) []gateName {
 		default:
 			add("live", apply.Live)
 		}
-		if step.Action == plan.ActionUpdate && step.Power != plan.PowerKeep {
+		if step.Power != plan.PowerKeep && step.Action != plan.ActionDestroy {
 			add("power", apply.Power)
 		}
 	}
@@ -92,7 +96,7 @@ func (p *Policy) awaitWindow(s *subject, gate string) {
 	var until time.Time
 	for i := range p.windows {
 		w := &p.windows[i]
-		if w.Action == schemas.WindowDeny || !s.in(&w.Selector) {
+		if w.Action == schemas.WindowDeny || !s.permitted(&w.Selector) {
 			continue
 		}
 		if w.open {
@@ -120,7 +124,7 @@ func (p *Policy) deny(s *subject) {
 	var zone *time.Location
 	for i := range p.windows {
 		w := &p.windows[i]
-		if w.Action != schemas.WindowDeny || !w.open || !s.in(&w.Selector) {
+		if w.Action != schemas.WindowDeny || !w.open || !s.restricted(&w.Selector) {
 			continue
 		}
 		names = append(names, w.Name)

@@ -36,13 +36,16 @@ func drawWorld(t *rapid.T, fixed testing.TB) *world {
 		if rapid.IntRange(0, 4).Draw(t, "protected") == 0 {
 			protect += `, annotations: {gitvirt.io/protect: "true"}`
 		}
-		switch rapid.SampledFrom([]string{"new", "same", "restart", "gone", "label"}).Draw(t, "what") {
+		switch rapid.SampledFrom([]string{"new", "same", "restart", "gone", "label", "moves"}).Draw(t, "what") {
 		case "new":
 			w.machines = append(w.machines, vm(name, "qemu64", protect))
 		case "same":
 			before, w.machines = append(before, vm(name, "qemu64", protect)), append(w.machines, vm(name, "qemu64", protect))
 		case "restart":
 			before, w.machines = append(before, vm(name, "qemu64", protect)), append(w.machines, vm(name, "Penryn", protect))
+		case "moves": // by the label that windows and budgets select it by
+			moved := fmt.Sprintf(", labels: {tier: t%d}", rapid.IntRange(0, tiers-1).Draw(t, "other tier"))
+			before, w.machines = append(before, vm(name, "qemu64", labels)), append(w.machines, vm(name, "Penryn", moved))
 		case "gone":
 			before = append(before, vm(name, "qemu64", protect))
 		case "label":
@@ -126,7 +129,7 @@ func TestNothingRunsOutsideItsGate(t *testing.T) {
 			gate := map[plan.Action]schemas.Gate{
 				plan.ActionCreate: spec.Apply.Create, plan.ActionUpdate: spec.Apply.Live, plan.ActionRestart: spec.Apply.Restart, plan.ActionDestroy: spec.Apply.Destroy,
 			}[step.Action]
-			tier := tierOf(step, w)
+			tiers := tiersOf(step, w)
 			allowed, denied := false, false
 			for _, window := range spec.Windows {
 				hour := w.now.Hour()
@@ -136,9 +139,10 @@ func TestNothingRunsOutsideItsGate(t *testing.T) {
 				}
 				since := (hour - opens + 24) % 24
 				open := time.Duration(since)*time.Hour+30*time.Minute < time.Duration(window.Duration)
-				if selected := window.Selector.MatchLabels["tier"]; open && (selected == "" || selected == tier) {
-					allowed = allowed || window.Action == schemas.WindowAllow
-					denied = denied || window.Action == schemas.WindowDeny
+				if selected := window.Selector.MatchLabels["tier"]; open {
+					every := !slices.ContainsFunc(tiers, func(tier string) bool { return tier != selected })
+					allowed = allowed || window.Action == schemas.WindowAllow && (selected == "" || every)
+					denied = denied || window.Action == schemas.WindowDeny && (selected == "" || slices.Contains(tiers, selected))
 				}
 			}
 			switch {
@@ -159,18 +163,19 @@ func specText(fields map[string]string) string {
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
-func tierOf(step *plan.Step, w *world) string {
+// tiersOf are those that git has a machine in, and that it was applied in.
+func tiersOf(step *plan.Step, w *world) (tiers []string) {
 	if step.VM != nil {
-		return step.VM.Object.Labels["tier"]
+		tiers = append(tiers, step.VM.Object.Labels["tier"])
 	}
 	for _, domain := range w.have.Domains {
 		if domain.Address == step.Address {
 			_, rest, _ := strings.Cut(string(domain.Record), `"tier":"`)
 			tier, _, _ := strings.Cut(rest, `"`)
-			return tier
+			tiers = append(tiers, tier)
 		}
 	}
-	return ""
+	return tiers
 }
 
 // TestOthersAreLeftAlone: without budgets, what is said of one machine has nothing to do with the others.
@@ -221,10 +226,10 @@ func TestBudgetsHold(t *testing.T) {
 			base := 0
 			destroyed, restarted := map[schemas.Address]bool{}, map[schemas.Address]bool{} // machines, however often
 			for _, spent := range history.Done {
-				if budget.Selector.Matches("default", spent.Labels) && spent.Destroys {
+				if selects(&budget.Selector, &spent) && spent.Destroys {
 					destroyed[spent.Address] = true
 				}
-				if budget.Selector.Matches("default", spent.Labels) && spent.Interrupts {
+				if selects(&budget.Selector, &spent) && spent.Interrupts {
 					restarted[spent.Address] = true
 				}
 			}
@@ -243,6 +248,11 @@ func TestBudgetsHold(t *testing.T) {
 			}
 		}
 	})
+}
+
+func selects(selector *schemas.Selector, spent *policy.Spent) bool {
+	return selector.Matches("default", spent.Labels) ||
+		slices.ContainsFunc(spent.Was, func(was policy.Named) bool { return selector.Matches(was.Namespace, was.Labels) })
 }
 
 // TestApprovals: an approval lets nothing happen but the steps that it names, and those only past windows and approvals.

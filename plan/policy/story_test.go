@@ -206,7 +206,7 @@ func TestBudgetsCountMachines(t *testing.T) {
 		}
 	}
 	bounds := policy.New(want.Fleet, policy.Options{}).HostBounds(first.Fleet, want, have)
-	if len(bounds) != 1 || bounds[0].Limit != 2 || bounds[0].Base != 3 || !bounds[0].Counts(&first.Steps[0]) {
+	if len(bounds) != 1 || bounds[0].Limit != 2 || bounds[0].Base != 3 || !bounds[0].Counts(&first.Steps[0], nil) {
 		t.Errorf("the bounds are %+v", bounds)
 	}
 	p := build(t, want, have, policy.Options{Approvals: []policy.Approval{approval}})

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/gitvirt/gitvirt/plan"
@@ -33,16 +34,21 @@ func (p *Policy) subjects(of *plan.Plan, want *schemas.Desired, have plan.Observ
 	approved := p.approvedSteps(of)
 	for i := range of.Steps {
 		step := &of.Steps[i]
-		address := step.Address
-		if step.Previous != nil {
-			address = *step.Previous
-		}
-		s.of[i] = subject{step: step, domain: find(have.Domains, address)}
+		s.of[i] = subject{step: step, domain: domainOf(step, have)}
 		if approval := approved[step.ID]; approval != nil {
 			s.of[i].approved, step.Approved = true, &plan.Approved{By: approval.By, At: approval.At}
 		}
 	}
 	return s
+}
+
+// domainOf returns the domain that a step is about, which a machine that is renamed has under its former address.
+func domainOf(step *plan.Step, have plan.Observed) *plan.Domain {
+	address := step.Address
+	if step.Previous != nil {
+		address = *step.Previous
+	}
+	return find(have.Domains, address)
 }
 
 // find returns the domain of an address among those of a host, which are ordered by address.
@@ -80,21 +86,76 @@ func (s *subject) applied() *recorded {
 	return s.read
 }
 
-// labels are those of the machine: as git has them, or as they were applied last when git has the machine no longer.
-func (s *subject) labels() map[string]string {
-	if s.step.VM != nil {
-		return s.step.VM.Object.Labels
+// Named is what selectors know of a machine.
+type Named struct {
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+func (n *Named) in(selector *schemas.Selector) bool { return selector.Matches(n.Namespace, n.Labels) }
+
+func (n *Named) equal(other Named) bool {
+	return n.Namespace == other.Namespace && maps.Equal(n.Labels, other.Labels)
+}
+
+// Union is what is in one of two lists.
+func Union(one, other []Named) []Named {
+	out := slices.Clone(one)
+	for i := range other {
+		if !slices.ContainsFunc(out, other[i].equal) {
+			out = append(out, other[i])
+		}
+	}
+	return out
+}
+
+// wanted is the machine as git has it; nil when git has it no longer.
+func (s *subject) wanted() *Named {
+	if s.step.VM == nil {
+		return nil
+	}
+	return &Named{s.step.Address.Namespace, s.step.VM.Object.Labels}
+}
+
+// was is the machine as it was applied last; nil for one that is new, and where nobody can tell.
+func (s *subject) was() *Named {
+	if s.domain == nil {
+		return nil
+	}
+	if vm := s.step.VM; vm != nil && vm.Hash == s.domain.Hash && vm.Address == s.domain.Address {
+		return s.wanted() // which need not be read again
 	}
 	if applied := s.applied(); applied != nil {
-		return applied.Metadata.Labels
+		return &Named{s.domain.Address.Namespace, applied.Metadata.Labels}
 	}
 	return nil
 }
 
-// in reports whether a selector selects the machine.
-func (s *subject) in(selector *schemas.Selector) bool {
-	if len(selector.Namespaces) == 0 && len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0 {
+// all reports whether a selector selects every machine.
+func all(selector *schemas.Selector) bool {
+	return len(selector.Namespaces) == 0 && len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0
+}
+
+// restricted reports whether what restricts is about the machine: it selects the machine by what git has now, or by what was
+// applied last. A commit does not leave a freeze by the label that it changes.
+func (s *subject) restricted(by *schemas.Selector) bool {
+	if all(by) {
 		return true
 	}
-	return selector.Matches(s.step.Address.Namespace, s.labels())
+	wanted := s.wanted()
+	if wanted != nil && wanted.in(by) {
+		return true
+	}
+	was := s.was()
+	return was != nil && was.in(by) || wanted == nil && was == nil
+}
+
+// permitted reports whether what permits is about the machine: it selects the machine by what git has now, and by what was
+// applied last, where there are both.
+func (s *subject) permitted(by *schemas.Selector) bool {
+	if all(by) {
+		return true
+	}
+	wanted, was := s.wanted(), s.was()
+	return (wanted != nil || was != nil) && (wanted == nil || wanted.in(by)) && (was == nil || was.in(by))
 }
