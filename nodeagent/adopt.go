@@ -20,10 +20,10 @@ func (e *execution) owns() error {
 		return fmt.Errorf("%w: domain %s is not there any more", ErrStale, e.name)
 	case e.now == nil && e.name != domainxml.DomainName(e.address) && !e.request.GetDestroy() && !e.request.GetRetire():
 		return fmt.Errorf("%w: a new domain of %s is named %s, not %s", ErrInvalid, e.address, domainxml.DomainName(e.address), e.name)
-	case e.now != nil && e.now.record == nil && !adopts:
-		return fmt.Errorf("%w: domain %s exists and carries no record of gitvirt", ErrInvalid, e.name)
 	case e.now != nil && e.now.record == nil && e.now.problem != "":
 		return fmt.Errorf("%w: domain %s: %s", ErrInvalid, e.name, e.now.problem)
+	case e.now != nil && e.now.record == nil && !adopts:
+		return fmt.Errorf("%w: domain %s exists and carries no record of gitvirt", ErrInvalid, e.name)
 	case e.now != nil && e.now.record != nil && e.now.record.Address != e.address && e.now.record.Address.String() != e.request.GetPrevious():
 		return fmt.Errorf("%w: domain %s belongs to %s", ErrInvalid, e.name, e.now.record.Address)
 	}

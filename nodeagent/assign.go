@@ -258,7 +258,7 @@ func (a *Agent) others(name string) (assignments []domainxml.Assignment, err err
 		record := now.record
 		if record == nil && now.problem != "" && now.domain.Name != name {
 			// Its trace says what it was defined with last.
-			if record = a.records.get(now.domain.Name); record == nil {
+			if record, _ = a.records.get(now.domain.Name); record == nil { // its own problem is told, whatever the trace's is
 				return nil, fmt.Errorf("what %s has cannot be read: %s", now.domain.Name, now.problem)
 			}
 		}

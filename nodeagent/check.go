@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -353,11 +354,14 @@ func (c *check) definition(ctx context.Context, volumes []domainxml.Volume) erro
 	if c.now != nil {
 		before = c.now.record
 	}
-	record := c.machine.record(volumes, before)
+	record := c.record(volumes, before)
 	record.Assignment = c.assignment
 	document, err := c.render(record)
 	if err == nil {
 		err = c.agent.hypervisor.Validate(ctx, document)
+	}
+	if c.request.GetReplace() && errors.Is(err, hypervisor.ErrConflict) && !c.uuidTaken(record) {
+		err = nil // all else is in order, and the domain in the way is the one that is replaced
 	}
 	if err != nil {
 		return c.note(fmt.Errorf("the definition of %s: %w", c.name, err))
@@ -372,4 +376,13 @@ func (c *check) definition(ctx context.Context, volumes []domainxml.Volume) erro
 		return nil
 	}
 	return c.note(err)
+}
+
+// uuidTaken reports whether another domain has the UUID that a record's is to have.
+func (c *check) uuidTaken(record *domainxml.Record) bool {
+	wanted := cmp.Or(record.UUID, domainxml.IdentityOf(c.made, c.machine.spec()).UUID)
+	all, _ := c.agent.view.all()
+	return slices.ContainsFunc(all, func(other *seen) bool {
+		return other.domain.Name != c.name && strings.EqualFold(other.domain.UUID, wanted)
+	})
 }

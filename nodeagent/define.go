@@ -2,7 +2,9 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/guestfiles"
@@ -24,7 +26,7 @@ func (e *execution) define(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	record := e.machine.record(volumes, before)
+	record := e.record(volumes, before)
 	record.Assignment = assignment
 	if before != nil && e.request.GetPower() != "cycle" {
 		record.Ran, record.Stop = before.Ran, before.Stop
@@ -42,15 +44,13 @@ func (e *execution) define(ctx context.Context) error {
 			return e.refuse(record, err)
 		}
 	}
-	if e.request.GetReplace() && e.defined() {
-		if err := e.undefine(ctx, before); err != nil {
-			return err
-		}
-	}
-	if e.written(before, record) {
+	switch {
+	case e.request.GetReplace() && e.defined():
+		err = e.replace(ctx, before, record, definition)
+	case e.written(before, record):
 		// The trace may still be missing: it is left after the definition.
 		err = e.agent.records.put(record)
-	} else {
+	default:
 		err = e.write(ctx, record, definition)
 	}
 	if err != nil {
@@ -68,6 +68,15 @@ func (e *execution) define(ctx context.Context) error {
 	return nil
 }
 
+// record is what the domain will carry. A domain that was adopted has the UUID that it had, until it is made anew for another.
+func (e *execution) record(volumes []domainxml.Volume, before *domainxml.Record) *domainxml.Record {
+	record := e.machine.record(volumes, before)
+	if firmware := e.machine.spec().Domain.Firmware; record.UUID != "" && e.request.GetReplace() && firmware != nil && firmware.UUID != "" {
+		record.UUID = strings.ToLower(string(firmware.UUID))
+	}
+	return record
+}
+
 // render returns the definition that a record stands for.
 func (e *execution) render(record *domainxml.Record) (string, error) {
 	machine := record.Machine(e.machine.spec(), e.agent.host(e.made, e.machine.spec()))
@@ -79,8 +88,45 @@ func (e *execution) render(record *domainxml.Record) (string, error) {
 	return definition, nil
 }
 
-// write defines the domain and leaves its trace.
+// replace makes the domain anew. What it is to be is its trace before the old one goes: a step that ends in between leaves a domain
+// that is missing, and is made with the name, the disks and the old definition that are its own.
+func (e *execution) replace(ctx context.Context, before, record *domainxml.Record, definition string) error {
+	trace := *record
+	trace.Replacing = true
+	var err error
+	if trace.Closed, err = e.agent.hypervisor.HasPasswords(ctx, e.name); err != nil {
+		return fmt.Errorf("making %s anew: %w", e.name, err)
+	}
+	if err := e.agent.records.put(&trace); err != nil {
+		return err
+	}
+	if err := e.stop(ctx); err != nil {
+		return err
+	}
+	if !e.defined() { // it was transient, and went with its guest
+		e.now = missing(&trace)
+		return e.write(ctx, record, definition)
+	}
+	e.progress("defining " + e.name + " anew")
+	if err := e.agent.hypervisor.Replace(ctx, definition); err != nil {
+		if e.read(ctx) == nil && e.defined() {
+			err = errors.Join(err, e.agent.records.put(before)) // nothing is being replaced any more
+		}
+		return fmt.Errorf("defining %s anew: %w", e.name, err)
+	}
+	return e.agent.records.put(record)
+}
+
+// write defines the domain and leaves its trace. Where passwords of screens were lost in a replacement that was interrupted, nobody is
+// let in until there are others: a screen without one would be open to everybody.
 func (e *execution) write(ctx context.Context, record *domainxml.Record, definition string) error {
+	if !e.defined() && e.now != nil && e.now.record.Closed {
+		var err error
+		if definition, err = domainxml.CloseScreens(definition); err != nil {
+			return err
+		}
+		e.progress("the passwords of its screens were lost; they let nobody in until passwords are set (virsh edit " + e.name + ")")
+	}
 	e.progress("defining " + e.name)
 	if err := e.agent.hypervisor.Define(ctx, definition); err != nil {
 		return fmt.Errorf("defining %s: %w", e.name, err)

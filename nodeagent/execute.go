@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
-	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -178,21 +177,6 @@ func (e *execution) run(ctx context.Context) error {
 		return e.start(ctx)
 	}
 	return fmt.Errorf("%w: unknown power change %q", ErrInvalid, power)
-}
-
-// undefine makes room for a domain that is made anew.
-func (e *execution) undefine(ctx context.Context, before *domainxml.Record) error {
-	if err := e.stop(ctx); err != nil {
-		return err
-	}
-	// Without its trace first: a step that ends here leaves a VM that is to be created, not one that vanished.
-	if err := e.agent.records.remove(before); err != nil {
-		return err
-	}
-	if err := e.agent.hypervisor.Undefine(ctx, e.name); err != nil {
-		return fmt.Errorf("undefining %s: %w", e.name, err)
-	}
-	return nil
 }
 
 // retire stops the guest of a removed VM and marks its domain with the time, which the first of several retirements decides.

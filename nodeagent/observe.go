@@ -166,6 +166,9 @@ func missing(record *domainxml.Record) *seen {
 		Revision: record.Revision, Source: record.Source, State: stateMissing, Hash: record.Hash, Record: record.Spec,
 		Fingerprint: "missing " + record.Hash + " " + record.Revision, Former: formerNames(record),
 	}
+	if record.Replacing {
+		message.Stop = stopReplaced
+	}
 	for _, volume := range record.Volumes {
 		if keeps(volume.Kind) {
 			message.Disks = append(message.Disks, &api.Disk{
@@ -241,6 +244,9 @@ const (
 	stateMissing = "missing"
 )
 
+// stopReplaced is why a domain is missing that gitvirt was making anew, in package plan's word.
+const stopReplaced = "replaced"
+
 func stateName(state hypervisor.State) string {
 	switch state {
 	case hypervisor.StateRunning, hypervisor.StateShutdown, hypervisor.StateStarting:
@@ -288,12 +294,34 @@ func (a *Agent) refresh(ctx context.Context, name string) (*seen, error) {
 	return a.view.put(name, a.observe(domain, a.view.get(name))), nil
 }
 
-// absent returns what to tell of a domain that does not exist: nothing, or that it is missing.
+// absent returns what to tell of a domain that does not exist: nothing, or that it is missing. One whose trace cannot be read may
+// be either: it is told with that, and nobody touches it.
 func (a *Agent) absent(name string) *seen {
-	if record := a.records.get(name); record != nil {
+	record, err := a.records.get(name)
+	switch {
+	case err != nil && a.view.madeAs(a.records.addressOf(name)) != name:
+		return nil // its domain is there, under a name of its own
+	case err != nil:
+		now := a.damaged(&seen{domain: facts{Name: name, State: hypervisor.StateShutoff}}, err)
+		if message, ok := now.message.(*api.Domain); ok {
+			message.Address = a.records.addressOf(name).String()
+		}
+		return now
+	case record != nil:
 		return missing(record)
 	}
 	return nil
+}
+
+// hasMade reports whether one of these domains was made under the address that another one's trace is kept under.
+func (a *Agent) hasMade(all map[string]*seen, name string) bool {
+	address := a.records.addressOf(name)
+	for _, now := range all {
+		if now.record != nil && now.record.Made() == address {
+			return true
+		}
+	}
+	return false
 }
 
 // refreshAll reads every domain, one at a time: the definitions of thousands would be most of the agent's memory. On an
@@ -320,7 +348,7 @@ func (a *Agent) refreshAll(ctx context.Context) error {
 	}
 	for _, name := range a.records.names() {
 		if _, ok := all[name]; !ok {
-			if trace := a.absent(name); trace != nil {
+			if trace := a.absent(name); trace != nil && (trace.record != nil || !a.hasMade(all, name)) {
 				all[name] = trace
 			}
 		}

@@ -15,8 +15,7 @@ import (
 )
 
 // recordFile is the name of the copy of a domain's record in the VM's folder. It is a trace, not a state: the domain
-// itself carries the record, and the copy serves only to notice that somebody undefined it. Losing it loses nothing
-// else.
+// itself carries the record, and the copy serves only while it is missing, because somebody undefined it or it is being made anew.
 const recordFile = "record.xml"
 
 // records are the traces of the domains that were applied on this host. Only their names are kept in memory: a trace is
@@ -27,7 +26,7 @@ type records struct {
 	all map[string]schemas.Address // by domain name
 }
 
-// openRecords reads the traces. One that cannot be read is no trace.
+// openRecords reads the traces. One that cannot be read is that of a domain named after its folder, until its VM is written again.
 func openRecords(dir string) (*records, error) {
 	r := &records{dir: dir, all: map[string]schemas.Address{}}
 	found, err := filepath.Glob(filepath.Join(dir, "*", "*", recordFile))
@@ -35,29 +34,33 @@ func openRecords(dir string) (*records, error) {
 		return nil, fmt.Errorf("reading %s: %w", dir, err)
 	}
 	for _, path := range found {
-		record, err := readTrace(path)
-		if err != nil {
-			return nil, err
+		made := schemas.Address{
+			Kind: schemas.KindVirtualMachine, Namespace: filepath.Base(filepath.Dir(filepath.Dir(path))), Name: filepath.Base(filepath.Dir(path)),
 		}
-		if record != nil {
-			r.all[record.DomainName()] = record.Made()
+		if checkNames(made) != nil {
+			continue // no VM has such a name
 		}
+		name := domainxml.DomainName(made)
+		if record, err := readTrace(path); err == nil && record != nil {
+			name, made = record.DomainName(), record.Made()
+		}
+		r.all[name] = made
 	}
 	return r, nil
 }
 
-// readTrace reads a trace; one that is gone or not understood is none.
+// readTrace reads a trace; only one that is gone is none.
 func readTrace(path string) (*domainxml.Record, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no trace is the usual case
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading a VM's record: %w", err)
+		return nil, fmt.Errorf("its trace cannot be read: %w", err)
 	}
 	record, err := domainxml.ParseRecord("<domain><metadata>" + string(content) + "</metadata></domain>")
 	if err != nil {
-		return nil, nil //nolint:nilnil,nilerr // what cannot be understood is no trace
+		return nil, fmt.Errorf("its trace %s cannot be understood (%w); define the domain again, or remove the file to have a new one made", path, err)
 	}
 	return record, nil
 }
@@ -66,19 +69,25 @@ func (r *records) path(address schemas.Address) string {
 	return filepath.Join(r.dir, address.Namespace, address.Name, recordFile)
 }
 
-// get returns the trace of a domain, or nil.
-func (r *records) get(name string) *domainxml.Record {
-	r.mu.Lock()
-	address, ok := r.all[name]
-	r.mu.Unlock()
-	if !ok {
-		return nil
+// get returns the trace of a domain; nil when there is none. What cannot be read may be anybody's trace, and is an error: a domain that is
+// taken for absent is made anew, on new disks if the lost one was renamed or adopted.
+func (r *records) get(name string) (*domainxml.Record, error) {
+	address := r.addressOf(name)
+	if address.IsZero() {
+		return nil, nil //nolint:nilnil // no trace is the usual case
 	}
 	record, err := readTrace(r.path(address))
-	if err != nil {
-		return nil // it cannot be read now; the domain is then told as absent, and its manifest creates it anew
+	if err != nil || record == nil || record.DomainName() != name {
+		return nil, err // in the last case it was unreadable when the agent started, and is another domain's
 	}
-	return record
+	return record, nil
+}
+
+// addressOf returns the address that a domain with a trace was made under; the zero address is none.
+func (r *records) addressOf(name string) schemas.Address {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all[name]
 }
 
 func (r *records) names() []string {
@@ -109,10 +118,16 @@ func writeTrace(path, content string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below
 		return fmt.Errorf("making the VM's folder: %w", err)
 	}
-	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
+	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
 		return fmt.Errorf("writing the VM's record: %w", err)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	// On the disk before it has its name: a host that loses power has the old one or this one, and no empty one.
+	_, err = file.WriteString(content)
+	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
 		return fmt.Errorf("writing the VM's record: %w", err)
 	}
 	return nil

@@ -184,7 +184,12 @@ func (b *builder) create(vm *schemas.VM, reason Reason, missing *Domain) {
 	case startsNew(vm):
 		step.Summary = "will be created and stays off (" + why + ")"
 	}
-	if missing != nil {
+	switch {
+	case missing == nil:
+	case missing.Stop == StopReplaced:
+		step.Summary = "was being replaced when that was interrupted and " + step.Summary
+		step.Precondition, step.Domain = missing.Fingerprint, missing.Name
+	default:
 		step.Summary = "was undefined outside gitvirt and " + step.Summary
 		step.Drift = []Change{{Path: "domain", Before: "defined", After: "missing", Consequence: ConsequenceNone}}
 		step.Precondition, step.Domain = missing.Fingerprint, missing.Name
@@ -215,6 +220,9 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 		return
 	case b.foreignFleet(have) != "":
 		b.hold(vm.Address, b.foreignFleet(have))
+		return
+	case have.State == StateMissing && have.Stop == StopReplaced:
+		b.create(vm, ReasonChanged, have) // what an apply began is no drift
 		return
 	case have.State == StateMissing:
 		b.create(vm, ReasonDrift, have)

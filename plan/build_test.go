@@ -189,6 +189,10 @@ func TestBuildDriftPolicyReport(t *testing.T) {
 			t.Errorf("%s: got %+v", reason, p.Steps)
 		}
 	}
+	p := build(t, desired(t, report, one), with(running(t, one), func(d *plan.Domain) { stopped(plan.StopReplaced)(d); d.State = plan.StateMissing }))
+	if p.Empty() || p.Steps[0].Action != plan.ActionCreate || p.Steps[0].Reason != plan.ReasonChanged || len(p.Steps[0].Drift) > 0 {
+		t.Errorf("a replacement that was interrupted is no drift: got %+v", p.Steps)
+	}
 	if p := build(t, desired(t, report, one), with(running(t, one), stopped(plan.StopCrashed))); p.Empty() {
 		t.Error("a crash is no drift: the VM must be started under the policy report too")
 	}

@@ -26,6 +26,8 @@ const (
 	StopCrashed   = "crashed"
 	StopFailed    = "failed"
 	StopSaved     = "saved" // suspended to disk
+	// StopReplaced is why a domain is missing that gitvirt was making anew when it was interrupted.
+	StopReplaced = "replaced"
 )
 
 // Observed is what lives on a host.

@@ -75,12 +75,31 @@ func (m Machine) renderKept() (string, error) {
 	return out.String(), nil
 }
 
+// CloseScreens gives the screens of a definition that say nothing of a password an empty one: libvirt lets nobody in with that.
+func CloseScreens(definition string) (string, error) {
+	tree, err := raw(definition)
+	if err != nil {
+		return "", fmt.Errorf("reading the definition: %w", err)
+	}
+	for _, screen := range tree.devicesOf("graphics") {
+		if kind := screen.get("type"); kind == "vnc" || kind == "spice" {
+			screen.set("passwd", screen.get("passwd"))
+		}
+	}
+	var out strings.Builder
+	tree.writeRaw(&out)
+	return out.String(), nil
+}
+
 // keep returns the definition that an adopted domain has with this manifest: what it was, with what the manifest says
 // otherwise than the one that describes what it was. It changes rendered, which is what the manifest alone makes.
 func (m Machine) keep(rendered *node) (*node, error) {
 	have, err := raw(m.Kept.Definition)
 	if err != nil {
 		return nil, fmt.Errorf("reading what the domain was: %w", err)
+	}
+	if own := have.child("uuid"); own != nil {
+		m.UUID = own.text // another one, for which the domain is made anew, is a change
 	}
 	base, err := m.described()
 	if err != nil {

@@ -55,6 +55,9 @@ type Record struct {
 	Native []string
 	// Retired is since when the domain is kept only for the grace period of a removed VM, in Unix seconds; 0 when it is not.
 	Retired int64
+	// Replacing is only in the trace of a domain that is being made anew: who finds it without the domain brings that to its end.
+	// Closed says that the domain had screens with passwords, which are not known any more then.
+	Replacing, Closed bool
 	// Volumes are where the volumes were found or made when the domain was defined.
 	Volumes []Volume
 	// Assignment is what was chosen on the host when the domain was defined.
@@ -135,7 +138,8 @@ func (r *Record) write(w *xmlWriter, name, namespace string) error {
 	w.start(name, "xmlns:"+MetadataPrefix, namespace, "address", r.Address.String(), "fleet", r.Fleet, "revision", r.Revision,
 		"source", r.Source, "hash", r.Hash, "ran", strconv.FormatBool(r.Ran), "stop", r.Stop,
 		"pending", number(r.Pending), "native", strings.Join(r.Native, " "), "retired", number(r.Retired),
-		"origin", text(r.Origin), "former", addresses(r.Former), "domain", r.Domain, "uuid", r.UUID)
+		"origin", text(r.Origin), "former", addresses(r.Former), "domain", r.Domain, "uuid", r.UUID,
+		"replacing", flag(r.Replacing), "closed", flag(r.Closed))
 	for i := range r.Volumes {
 		volume := &r.Volumes[i]
 		w.leaf("volume", "name", volume.Name, "kind", volume.Kind, "path", volume.Path, "block", flag(volume.Block), "format", volume.Format,
@@ -266,6 +270,10 @@ func (r *Record) attribute(name, value string) (err error) {
 		r.Native = strings.Fields(value)
 	case "retired":
 		r.Retired, err = strconv.ParseInt(value, 10, 64)
+	case "replacing":
+		r.Replacing, err = strconv.ParseBool(value)
+	case "closed":
+		r.Closed, err = strconv.ParseBool(value)
 	}
 	if err != nil {
 		return fmt.Errorf("reading gitvirt's record: %s: %w", name, err)

@@ -126,6 +126,14 @@ type Hypervisor interface {
 	// under another name. Screens whose passwords the definition does not say keep those that they have: Domain tells none, and
 	// without one a screen is open to everybody.
 	Define(ctx context.Context, xml string) error
+	// HasPasswords reports whether a screen of the persistent definition has a password, or of the running guest's where there is no
+	// such definition. An absent domain has none.
+	HasPasswords(ctx context.Context, name string) (bool, error)
+	// Replace is Undefine, where there is a domain of this name, and Define in one: the new definition may have another UUID, and
+	// its screens keep the passwords as with Define. They are read first; nothing is undefined when that fails. When the new
+	// definition is refused the old one is put back. Only a caller, or a hypervisor, that is killed in between leaves neither. An
+	// active domain can keep its UUID only: anything else is ErrConflict, and changes nothing.
+	Replace(ctx context.Context, xml string) error
 	// SetPower changes the power of a domain. What is on already is not started twice, what is off is not stopped
 	// twice and what is not paused is not resumed: all succeed. To start a definition that this host cannot run is
 	// ErrInvalid. To resume what is off is an error.

@@ -81,33 +81,112 @@ func testRedefine(s *suite) {
 	}
 }
 
+// screen and locked are a screen without and with a password.
+const (
+	screen = "<graphics type='vnc' port='-1'/>"
+	locked = "<graphics type='vnc' port='-1' passwd='first'/>"
+)
+
+// with adds a device to a definition.
+func with(definition, device string) string {
+	if strings.Contains(definition, "<devices>") {
+		return strings.Replace(definition, "</devices>", device+"</devices>", 1)
+	}
+	return strings.Replace(definition, "</domain>", "<devices>"+device+"</devices></domain>", 1)
+}
+
+// told checks that a domain has a screen with a password, and that nobody is told it.
+func (s *suite) told(password string) {
+	s.Helper()
+	if secret := s.Harness.Secret("a"); !strings.Contains(secret, `passwd="`+password+`"`) && !strings.Contains(secret, `passwd='`+password+`'`) {
+		s.Errorf("the password is not %s in\n%s", password, secret)
+	}
+	if a := s.domain("a"); strings.Contains(a.Config+a.Live, password) || !strings.Contains(a.Config, "<graphics") {
+		s.Errorf("config %q tells the password, or has no screen", a.Config)
+	}
+	if has, err := s.Hypervisor.HasPasswords(s.ctx, "a"); err != nil || !has {
+		s.Errorf("has passwords: %v, %v", has, err)
+	}
+}
+
 func testPasswords(s *suite) {
-	id := uuid.NewString()
-	whole := s.Harness.Domain("a", id)
-	screen := "<graphics type='vnc' port='-1'/>"
-	with := func(device string) string {
-		if strings.Contains(whole, "<devices>") {
-			return strings.Replace(whole, "</devices>", device+"</devices>", 1)
-		}
-		return strings.Replace(whole, "</domain>", "<devices>"+device+"</devices></domain>", 1)
+	if has, err := s.Hypervisor.HasPasswords(s.ctx, "absent"); err != nil || has {
+		s.Errorf("an absent domain has passwords: %v, %v", has, err)
 	}
-	told := func(password string) {
-		s.Helper()
-		if secret := s.Harness.Secret("a"); !strings.Contains(secret, `passwd="`+password+`"`) && !strings.Contains(secret, `passwd='`+password+`'`) {
-			s.Errorf("the password is not %s in\n%s", password, secret)
-		}
-		if a := s.domain("a"); strings.Contains(a.Config+a.Live, password) || !strings.Contains(a.Config, "<graphics") {
-			s.Errorf("config %q tells the password, or has no screen", a.Config)
-		}
+	whole := s.Harness.Domain("a", uuid.NewString())
+	s.ok(s.Hypervisor.Define(s.ctx, with(whole, screen)))
+	if has, err := s.Hypervisor.HasPasswords(s.ctx, "a"); err != nil || has {
+		s.Errorf("a screen without a password has one: %v, %v", has, err)
 	}
-	s.ok(s.Hypervisor.Define(s.ctx, with(strings.Replace(screen, "/>", " passwd='first'/>", 1))))
-	told("first")
+	s.ok(s.Hypervisor.Define(s.ctx, with(whole, locked)))
+	s.told("first")
 	s.ok(s.Hypervisor.Define(s.ctx, s.domain("a").Config))
-	told("first")
-	s.ok(s.Hypervisor.Define(s.ctx, described(with(screen), "second")))
-	told("first")
-	s.ok(s.Hypervisor.Define(s.ctx, with(strings.Replace(screen, "/>", " passwd='other'/>", 1))))
-	told("other")
+	s.told("first")
+	s.ok(s.Hypervisor.Define(s.ctx, described(with(whole, screen), "second")))
+	s.told("first")
+	s.ok(s.Hypervisor.Define(s.ctx, with(whole, strings.Replace(locked, "first", "other", 1))))
+	s.told("other")
+}
+
+func testReplace(s *suite) {
+	first, second := uuid.NewString(), uuid.NewString()
+	s.ok(s.Hypervisor.Replace(s.ctx, s.Harness.Domain("a", first))) // there is nothing to replace
+	s.ok(s.Hypervisor.Replace(s.ctx, described(s.Harness.Domain("a", first), "again")))
+	if a := s.domain("a"); a.UUID != first || !strings.Contains(a.Config, "again") {
+		s.Errorf("domain %+v, want the second definition", a)
+	}
+	s.ok(s.Hypervisor.Replace(s.ctx, s.Harness.Domain("a", second)))
+	if a := s.domain("a"); a.UUID != second || strings.Contains(a.Config, "again") || a.State != hypervisor.StateShutoff {
+		s.Errorf("domain %+v, want the third definition, with the UUID %s", a, second)
+	}
+	if names := s.names(); !slices.Equal(names, []string{"a"}) {
+		s.Errorf("domains: %q, want one", names)
+	}
+}
+
+func testReplacePasswords(s *suite) {
+	s.ok(s.Hypervisor.Define(s.ctx, with(s.Harness.Domain("a", uuid.NewString()), locked)))
+	second := uuid.NewString()
+	s.ok(s.Hypervisor.Replace(s.ctx, with(s.Harness.Domain("a", second), screen)))
+	s.told("first")
+	if a := s.domain("a"); a.UUID != second {
+		s.Errorf("domain %+v, want the UUID %s", a, second)
+	}
+	s.ok(s.Hypervisor.Replace(s.ctx, with(s.Harness.Domain("a", uuid.NewString()), strings.Replace(locked, "first", "", 1))))
+	if has, err := s.Hypervisor.HasPasswords(s.ctx, "a"); err != nil || !has {
+		s.Errorf("an empty password, which lets nobody in, is none: %v, %v", has, err)
+	}
+}
+
+func testReplaceRefused(s *suite) {
+	id := uuid.NewString()
+	s.ok(s.Hypervisor.Define(s.ctx, with(s.Harness.Domain("a", id), locked)))
+	other := s.define(s.Harness.Domain, "b")
+	stays := func(what string) {
+		s.Helper()
+		s.told("first")
+		if a := s.domain("a"); a.UUID != id {
+			s.Errorf("%s: domain %+v, want it as it was", what, a)
+		}
+	}
+	s.is(s.Hypervisor.Replace(s.ctx, s.Harness.Domain("a", other)), hypervisor.ErrConflict)
+	stays("the UUID of another")
+	s.is(s.Hypervisor.Replace(s.ctx, strings.Replace(s.Harness.Domain("a", uuid.NewString()), "</domain>", "<memry>1</memry></domain>", 1)), hypervisor.ErrInvalid)
+	stays("an element of no schema")
+	if s.Unfit != nil {
+		for reason, definition := range s.Unfit("a", uuid.NewString()) {
+			if err := s.Hypervisor.Replace(s.ctx, definition); err == nil {
+				s.Errorf("%s: replaced", reason)
+			}
+			stays(reason)
+		}
+	}
+	s.power("a", hypervisor.PowerOn)
+	s.is(s.Hypervisor.Replace(s.ctx, s.Harness.Domain("a", uuid.NewString())), hypervisor.ErrConflict)
+	stays("it runs")
+	if a := s.domain("a"); a.State != hypervisor.StateRunning || a.Config == "" {
+		s.Errorf("domain %+v, want it to run and to have its definition", a)
+	}
 }
 
 // wrong returns definitions that nobody takes, by what is wrong with them.

@@ -9,6 +9,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -35,6 +36,11 @@ const (
 	Addresses   Method = "Addresses"
 	GuestAgent  Method = "GuestAgent"
 	Monitor     Method = "Monitor"
+
+	HasPasswords Method = "HasPasswords"
+	Replace      Method = "Replace"
+	// Replacing is the middle of Replace: the old definition is gone, and with an error there will be no new one.
+	Replacing Method = "Replacing"
 
 	Validate     Method = "Validate"
 	AttachDevice Method = "AttachDevice"
@@ -145,14 +151,80 @@ func (h *Hypervisor) Define(ctx context.Context, definition string) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", hypervisor.ErrInvalid, err)
 		}
-		existing.Config = kept
-		h.emit(hypervisor.Event{Kind: hypervisor.EventDefined, Name: parsed.name})
-		return nil
+		parsed.xml = kept
 	}
-	h.domains[parsed.name] = &domain{Domain: hypervisor.Domain{
-		Name: parsed.name, UUID: parsed.uuid, State: hypervisor.StateShutoff, Config: parsed.xml,
-	}}
-	h.emit(hypervisor.Event{Kind: hypervisor.EventDefined, Name: parsed.name})
+	h.define(&parsed)
+	return nil
+}
+
+// define takes a definition that nothing speaks against. The lock is held.
+func (h *Hypervisor) define(d *definition) {
+	if existing, found := h.domains[d.name]; found {
+		existing.Config = d.xml
+	} else {
+		h.domains[d.name] = &domain{Domain: hypervisor.Domain{
+			Name: d.name, UUID: d.uuid, State: hypervisor.StateShutoff, Config: d.xml,
+		}}
+	}
+	h.emit(hypervisor.Event{Kind: hypervisor.EventDefined, Name: d.name})
+}
+
+// HasPasswords implements hypervisor.Hypervisor.
+func (h *Hypervisor) HasPasswords(ctx context.Context, name string) (bool, error) {
+	if err := h.enter(ctx, HasPasswords, name); err != nil {
+		return false, err
+	}
+	defer h.mu.Unlock()
+	d, found := h.domains[name]
+	if !found {
+		return false, nil
+	}
+	return devicexml.HasPasswords(cmp.Or(d.Config, d.Live))
+}
+
+// Replace implements hypervisor.Hypervisor.
+func (h *Hypervisor) Replace(ctx context.Context, definition string) error {
+	parsed, parseErr := parse(definition)
+	if err := h.enter(ctx, Replace, parsed.name); err != nil {
+		return err
+	}
+	err := parseErr
+	if err == nil {
+		err = h.makeRoom(&parsed)
+	} else {
+		err = fmt.Errorf("%w: %w", hypervisor.ErrInvalid, err)
+	}
+	h.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	// What waits here may be ended; the rest is one with what was done already.
+	if err := h.enter(context.WithoutCancel(ctx), Replacing, parsed.name); err != nil {
+		return err
+	}
+	defer h.mu.Unlock()
+	h.define(&parsed)
+	return nil
+}
+
+// makeRoom undefines the domain of a definition's name, and gives its passwords to the definition. What could not be defined then is
+// refused. The lock is held.
+func (h *Hypervisor) makeRoom(d *definition) error {
+	existing, found := h.domains[d.name]
+	if found && !existing.State.Active() {
+		delete(h.domains, d.name) // for now: who looks waits for the lock
+	}
+	err := h.conflict(d)
+	if found {
+		h.domains[d.name] = existing
+	}
+	if err != nil || !found {
+		return err
+	}
+	if d.xml, err = devicexml.KeepPasswords(d.xml, existing.Config); err != nil {
+		return fmt.Errorf("%w: %w", hypervisor.ErrInvalid, err)
+	}
+	h.undefine(existing)
 	return nil
 }
 
@@ -237,16 +309,22 @@ func (h *Hypervisor) Undefine(ctx context.Context, name string) error {
 		return err
 	}
 	defer h.mu.Unlock()
-	d, found := h.domains[name]
-	if !found || d.Config == "" {
-		return nil
+	if d, found := h.domains[name]; found {
+		h.undefine(d)
+	}
+	return nil
+}
+
+// undefine takes the persistent definition away, if there is one. The lock is held.
+func (h *Hypervisor) undefine(d *domain) {
+	if d.Config == "" {
+		return
 	}
 	d.Config = ""
 	if !d.State.Active() {
-		delete(h.domains, name)
+		delete(h.domains, d.Name)
 	}
-	h.emit(hypervisor.Event{Kind: hypervisor.EventUndefined, Name: name})
-	return nil
+	h.emit(hypervisor.Event{Kind: hypervisor.EventUndefined, Name: d.Name})
 }
 
 // Addresses implements hypervisor.Hypervisor.

@@ -165,26 +165,92 @@ func (h *Hypervisor) Define(ctx context.Context, definition string) error {
 		if err != nil {
 			return err
 		}
-		dom, err := c.DomainDefineXMLFlags(whole, lv.DOMAIN_DEFINE_VALIDATE)
-		switch {
-		case err == nil:
-			free(dom)
-			return nil
-		case hasCode(err, lv.ERR_OPERATION_FAILED) && conflicts(c, definition):
-			// libvirt has no number of its own for this: virDomainObjListAdd reports OPERATION_FAILED.
-			return &Error{Kind: hypervisor.ErrConflict, Cause: err}
-		}
-		return definitionError(err)
+		return define(c, whole)
 	})
-	var id identity
-	if err != nil {
-		_ = xml.Unmarshal([]byte(definition), &id) // what cannot be read has no name to report
-	}
-	return doing(err, "define", id.Name)
+	return doing(err, "define", nameIn(definition))
 }
 
-// withPasswords gives the screens of a definition the passwords that they have. This is the one read with SECURE: they go
-// from libvirt to libvirt, and nowhere else.
+// nameIn returns the name in a definition, for a report; what cannot be read has none.
+func nameIn(definition string) string {
+	var id identity
+	_ = xml.Unmarshal([]byte(definition), &id)
+	return id.Name
+}
+
+func define(c *lv.Connect, whole string) error {
+	dom, err := c.DomainDefineXMLFlags(whole, lv.DOMAIN_DEFINE_VALIDATE)
+	switch {
+	case err == nil:
+		free(dom)
+		return nil
+	case hasCode(err, lv.ERR_OPERATION_FAILED) && conflicts(c, whole):
+		// libvirt has no number of its own for this: virDomainObjListAdd reports OPERATION_FAILED.
+		return &Error{Kind: hypervisor.ErrConflict, Cause: err}
+	}
+	return definitionError(err)
+}
+
+// Replace implements hypervisor.Hypervisor.
+func (h *Hypervisor) Replace(ctx context.Context, definition string) error {
+	err := do(ctx, h, func(c *lv.Connect) error { return replace(c, definition) })
+	return doing(err, "replace", nameIn(definition))
+}
+
+func replace(c *lv.Connect, definition string) error {
+	dom, err := c.LookupDomainByName(nameIn(definition))
+	if hasCode(err, lv.ERR_NO_DOMAIN) {
+		return define(c, definition)
+	}
+	if err != nil {
+		return err
+	}
+	defer free(dom)
+	before, err := secret(dom)
+	if err != nil {
+		return err
+	}
+	whole, err := devicexml.KeepPasswords(definition, before)
+	if err != nil {
+		return err
+	}
+	if err := undefine(dom); err != nil {
+		return err
+	}
+	if err := define(c, whole); err != nil {
+		// Without DOMAIN_DEFINE_VALIDATE: libvirt took this one already, and an older libvirt may have.
+		old, restoring := c.DomainDefineXML(before)
+		if restoring != nil {
+			return fmt.Errorf("%w; its old definition cannot be put back: %w", err, restoring)
+		}
+		free(old)
+		return err
+	}
+	return nil
+}
+
+// HasPasswords implements hypervisor.Hypervisor.
+func (h *Hypervisor) HasPasswords(ctx context.Context, name string) (bool, error) {
+	has := false
+	err := withDomain(ctx, h, name, func(dom *lv.Domain) error {
+		definition, err := secret(dom)
+		if err != nil {
+			return err
+		}
+		has, err = devicexml.HasPasswords(definition)
+		return err
+	})
+	if hasCode(err, lv.ERR_NO_DOMAIN) {
+		return false, nil
+	}
+	return has, doing(err, "read the screens of", name)
+}
+
+// secret is the one read with SECURE: passwords go from libvirt to libvirt, and nowhere else.
+func secret(dom *lv.Domain) (string, error) {
+	return dom.GetXMLDesc(lv.DOMAIN_XML_INACTIVE | lv.DOMAIN_XML_SECURE)
+}
+
+// withPasswords gives the screens of a definition the passwords that they have.
 func withPasswords(c *lv.Connect, definition string) (string, error) {
 	if !strings.Contains(definition, "<graphics") {
 		return definition, nil
@@ -201,7 +267,7 @@ func withPasswords(c *lv.Connect, definition string) (string, error) {
 		return "", err
 	}
 	defer free(dom)
-	before, err := dom.GetXMLDesc(lv.DOMAIN_XML_INACTIVE | lv.DOMAIN_XML_SECURE)
+	before, err := secret(dom)
 	if err != nil {
 		return "", err
 	}
@@ -294,22 +360,24 @@ var undefineFlags = []lv.DomainUndefineFlagsValues{
 
 // Undefine implements hypervisor.Hypervisor.
 func (h *Hypervisor) Undefine(ctx context.Context, name string) error {
-	err := withDomain(ctx, h, name, func(dom *lv.Domain) error {
-		var err error
-		for _, flags := range undefineFlags {
-			if err = dom.UndefineFlags(flags); !unsupported(err) {
-				break
-			}
-		}
-		if hasCode(err, lv.ERR_OPERATION_INVALID) {
-			if persistent, perr := dom.IsPersistent(); perr == nil && !persistent {
-				return nil // transient: there is no persistent definition to remove
-			}
-		}
-		return err
-	})
+	err := withDomain(ctx, h, name, undefine)
 	if hasCode(err, lv.ERR_NO_DOMAIN) {
 		return nil
 	}
 	return doing(err, "undefine", name)
+}
+
+func undefine(dom *lv.Domain) error {
+	var err error
+	for _, flags := range undefineFlags {
+		if err = dom.UndefineFlags(flags); !unsupported(err) {
+			break
+		}
+	}
+	if hasCode(err, lv.ERR_OPERATION_INVALID) {
+		if persistent, perr := dom.IsPersistent(); perr == nil && !persistent {
+			return nil // transient: there is no persistent definition to remove
+		}
+	}
+	return err
 }

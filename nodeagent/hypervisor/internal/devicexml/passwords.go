@@ -47,6 +47,12 @@ func KeepPasswords(definition, before string) (string, error) {
 	return definition, nil
 }
 
+// HasPasswords reports whether a screen of a definition has a password.
+func HasPasswords(definition string) (bool, error) {
+	found, err := screens(definition)
+	return slices.ContainsFunc(found, func(s screen) bool { return s.has }), err
+}
+
 // screens finds the screens of a domain.
 func screens(definition string) ([]screen, error) {
 	decoder := xml.NewDecoder(strings.NewReader(definition))
