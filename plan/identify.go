@@ -39,11 +39,21 @@ func (p *Plan) identify() error {
 		if step.VM != nil {
 			content = append(append(content, 0), step.VM.Hash...)
 		}
+		if step.recurs() {
+			content = append(append(content, 0), p.Revision...)
+		}
 		step.ID = idOf(content)
 		whole = append(append(whole, step.ID...), 0)
 	}
 	p.ID = idOf(whole)
 	return nil
+}
+
+// recurs reports whether the same step may be needed again although no commit was applied to the machine in between: it comes
+// back after it was removed, is undefined again, or crashes again. It is then a step of its revision, so that what was approved
+// of it is not approved for ever.
+func (s *Step) recurs() bool {
+	return s.Precondition == "" || s.Action == ActionCreate || s.Action == ActionStart
 }
 
 // appendContent appends everything that the step does, in a form that is different for different steps.

@@ -62,3 +62,28 @@ func TestEverythingThatAStepDoesIsInItsID(t *testing.T) {
 		ids[id(step)] = "more"
 	}
 }
+
+// TestWhatRecursIsOfItsRevision: what may be needed again with nothing applied in between is another step at another
+// revision; what changes a domain is the same one, because the domain's fingerprint says when it was done.
+func TestWhatRecursIsOfItsRevision(t *testing.T) {
+	for _, test := range []struct {
+		step Step
+		same bool
+	}{
+		{Step{Action: ActionCreate}, false},
+		{Step{Action: ActionCreate, Precondition: "missing"}, false},
+		{Step{Action: ActionStart, Precondition: "off"}, false},
+		{Step{Action: ActionRestart, Precondition: "on"}, true},
+		{Step{Action: ActionDestroy, Precondition: "on"}, true},
+	} {
+		one, other := Plan{Revision: "1", Steps: []Step{test.step}}, Plan{Revision: "2", Steps: []Step{test.step}}
+		for _, p := range []*Plan{&one, &other} {
+			if err := p.identify(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if same := one.Steps[0].ID == other.Steps[0].ID; same != test.same {
+			t.Errorf("%s with precondition %q is the same step at another revision: %t, want %t", test.step.Action, test.step.Precondition, same, test.same)
+		}
+	}
+}

@@ -38,8 +38,9 @@ approval there with your name and the time. Who may push to the status branch ma
 steps out when it next looks.
 
 An approval is for exactly the steps that are shown: when a step becomes another one, because git or the machine has
-changed, it needs a new approval. It lets steps happen that wait for approval, for a budget or for a window that is not
-open; what a protection, a rule or a window that denies holds back stays where it is.
+changed, it needs a new approval. So does making or starting a VM at the next commit. An approval lets steps happen that
+wait for approval, for a budget or for a window that is not open; what a protection, a rule or a window that denies
+holds back stays where it is.
 
 The ID may be cut short to 8 characters. Your name is git's user.name and user.email, or --as.
 

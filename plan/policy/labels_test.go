@@ -160,3 +160,19 @@ func TestRuleAsksBefore(t *testing.T) {
 		}
 	}
 }
+
+// TestACreateIsApprovedForItsRevision: a machine that was approved, removed and added again later waits again.
+func TestACreateIsApprovedForItsRevision(t *testing.T) {
+	want := desired(t, vm("a", "qemu64", ""), fleet("{apply: {create: approval}}"))
+	at := func(revision string, approvals ...policy.Approval) *plan.Plan {
+		p, err := plan.Build(want, plan.Observed{}, plan.Options{Revision: revision, Policy: policy.New(want.Fleet, policy.Options{Approvals: approvals})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	approval := policy.Approval{Steps: []string{at("first").Steps[0].ID}}
+	if !at("first", approval).Steps[0].Runs() || at("later", approval).Steps[0].Runs() {
+		t.Error("the approval is not for the revision that it was given at")
+	}
+}
