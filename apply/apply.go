@@ -158,7 +158,8 @@ func (r *run) begin(ctx, asking context.Context) {
 	for {
 		select {
 		case <-r.options.Stop:
-			return // loop takes note of it
+			r.stopped = true
+			return
 		default:
 		}
 		i, ok := r.pacer.Next()

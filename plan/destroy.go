@@ -85,12 +85,23 @@ func (b *builder) protect(step *Step, have *Domain) {
 	}
 }
 
+// succeeded reports whether git wants a machine of another kind under the name of a domain: there is no keeping the one while
+// the other is made.
+func (b *builder) succeeded(have *Domain) bool {
+	next := have.Address
+	next.Kind = schemas.KindVirtualMachine
+	if have.Address.Kind == schemas.KindVirtualMachine {
+		next.Kind = schemas.KindVirtualMachineInstance
+	}
+	return b.wanted(next)
+}
+
 // retire makes of the end of a domain its beginning, where the Fleet keeps the domains of removed machines for a while: it is
 // shut down first, and destroyed when that time is over. Whether it is over is for the policy to say, which knows what time
 // it is; until then the step waits.
 func (b *builder) retire(step *Step, have *Domain) {
 	grace := time.Duration(b.want.Fleet.Spec.Policy.RemovalGrace)
-	if grace <= 0 || have.State == StateMissing {
+	if grace <= 0 || have.State == StateMissing || b.succeeded(have) {
 		return
 	}
 	if !have.RetiredSince.IsZero() && !have.active() {

@@ -73,7 +73,11 @@ func EncodeFile(p *Plan, origin Origin, version string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding the plan: %w", err)
 	}
-	if file.Digest, err = digest(origin, encoded); err != nil {
+	source, err := json.Marshal(origin)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the plan's source: %w", err)
+	}
+	if file.Digest, err = digest(FileVersion, source, encoded); err != nil {
 		return nil, err
 	}
 	content, err := json.MarshalIndent(file, "", "  ")
@@ -84,17 +88,16 @@ func EncodeFile(p *Plan, origin Origin, version string) ([]byte, error) {
 }
 
 // digest is the hash of where a plan is from and of what it says, whatever the white space between.
-func digest(origin Origin, encoded []byte) (string, error) {
-	source, err := json.Marshal(origin)
-	if err != nil {
-		return "", fmt.Errorf("encoding the plan's source: %w", err)
-	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, encoded); err != nil {
-		return "", fmt.Errorf("encoding the plan: %w", err)
-	}
+func digest(version string, source, encoded []byte) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00", FileVersion, source, compact.Bytes())
+	fmt.Fprintf(h, "%s\x00", version)
+	for _, part := range [][]byte{source, encoded} {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, part); err != nil {
+			return "", fmt.Errorf("encoding the plan: %w", err)
+		}
+		fmt.Fprintf(h, "%s\x00", compact.Bytes())
+	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
@@ -109,7 +112,7 @@ func DecodeFile(content []byte) (*File, error) {
 		Version string          `json:"version"`
 		Gitvirt string          `json:"gitvirt"`
 		Digest  string          `json:"digest"`
-		Source  Origin          `json:"source"`
+		Source  json.RawMessage `json:"source"`
 		Plan    json.RawMessage `json:"plan"`
 	}
 	if err := json.Unmarshal(content, &raw); err != nil {
@@ -122,11 +125,14 @@ func DecodeFile(content []byte) (*File, error) {
 		return nil, fmt.Errorf("the plan has the format %s of gitvirt %s, and this gitvirt reads %s; apply it with the gitvirt that saved it, or save it again",
 			raw.Version, raw.Gitvirt, FileVersion)
 	}
-	want, err := digest(raw.Source, raw.Plan)
+	want, err := digest(raw.Version, raw.Source, raw.Plan)
 	if err != nil || want != raw.Digest {
 		return nil, errors.New("the plan was edited or damaged after it was saved: its digest does not fit; save it again")
 	}
-	file := &File{Format: raw.Format, Version: raw.Version, Gitvirt: raw.Gitvirt, Digest: raw.Digest, Source: raw.Source, Plan: new(Plan)}
+	file := &File{Format: raw.Format, Version: raw.Version, Gitvirt: raw.Gitvirt, Digest: raw.Digest, Plan: new(Plan)}
+	if err := json.Unmarshal(raw.Source, &file.Source); err != nil {
+		return nil, fmt.Errorf("the source of the plan cannot be understood (%w); save it again with this gitvirt", err)
+	}
 	if err := json.Unmarshal(raw.Plan, file.Plan); err != nil {
 		return nil, fmt.Errorf("the plan cannot be understood (%w); save it again with this gitvirt", err)
 	}

@@ -21,7 +21,8 @@ func idOf(content []byte) string {
 }
 
 // identify sets the IDs of the steps and of the plan from everything that decides what is carried out. What a step waits
-// for is not part of its ID: an approval would otherwise change what it approves.
+// for is not part of its ID, because an approval would otherwise change what it approves, nor what blocks it, nor how it is
+// told: a line that moves in a manifest is not another step.
 func (p *Plan) identify() error {
 	whole := fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00", p.FormatVersion, p.Fleet, p.Revision, p.Base, p.Unknown, p.Policy)
 	if p.Partial != nil {
@@ -60,7 +61,7 @@ func (s *Step) recurs() bool {
 func (s *Step) appendContent(buf []byte) ([]byte, error) {
 	buf = appendAddress(buf, &s.Address)
 	for _, text := range []string{
-		string(s.Action), string(s.Reason), string(s.Consequence), s.Summary, s.Domain, s.Source, s.Adopt, s.Blocked, string(s.Power), s.Precondition,
+		string(s.Action), string(s.Reason), string(s.Consequence), s.Domain, s.Adopt, string(s.Power), s.Precondition,
 	} {
 		buf = appendText(buf, text)
 	}

@@ -242,7 +242,11 @@ func (l *loop) admit(ctx context.Context, now time.Time) {
 	for i := range l.plan.Steps {
 		step := &l.plan.Steps[i]
 		wanted[keyFor(step.Address)] = true
-		if !step.Runs() || l.waitsForDestroy(i) {
+		if !step.Runs() {
+			continue
+		}
+		if l.waitsForDestroy(i) {
+			l.pacing.holds[keyFor(step.Address)] = "waits until the one of another kind that has its name is destroyed"
 			continue
 		}
 		answer := l.gate.ask(step, l.domain(step.Address), now)

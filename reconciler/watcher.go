@@ -156,6 +156,7 @@ func (w *watcher) planned(p *plan.Plan) {
 var pastTense = map[plan.Action]string{
 	plan.ActionCreate: "created", plan.ActionUpdate: "updated", plan.ActionStart: "started", plan.ActionStop: "shut down",
 	plan.ActionRestart: "restarted", plan.ActionReplace: "replaced", plan.ActionDestroy: "destroyed",
+	plan.ActionAdopt: "adopted", plan.ActionRename: "renamed", plan.ActionRetire: "shut down, and kept for its grace period",
 }
 
 // applied tells how a step went.
