@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
@@ -84,13 +85,21 @@ func replaceInterrupted(t *testing.T, what replaceable, n int, kill bool) int {
 	r := newRig(t)
 	want := what.prepare(r)
 	was := inode(t, filepath.Join(r.dir, "agent", what.disk))
-	p := r.eventually(want, "a replacement", func(p *plan.Plan) bool { return len(p.Executable()) == 1 })
-	step := p.Executable()[0]
-	if step.Action != plan.ActionReplace || step.Domain != what.domain {
-		t.Fatalf("step %+v", step)
-	}
-	if found, err := r.host.Check(context.Background(), apply.Target{Fleet: p.Fleet, Revision: p.Revision}, step); err != nil || len(found.Problems) > 0 {
-		t.Errorf("it would be refused: %q, %v", found.Problems, err)
+	// The agent may still have to see what was edited last.
+	var p *plan.Plan
+	var step plan.Step
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		p = r.eventually(want, "a replacement", func(p *plan.Plan) bool { return len(p.Executable()) == 1 })
+		if step = p.Executable()[0]; step.Action != plan.ActionReplace || step.Domain != what.domain {
+			t.Fatalf("step %+v", step)
+		}
+		found, err := r.host.Check(context.Background(), apply.Target{Fleet: p.Fleet, Revision: p.Revision}, step)
+		if err == nil && len(found.Problems) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it would be refused: %q, %v", found.Problems, err)
+		}
 	}
 	var calls atomic.Int64
 	lost := false
