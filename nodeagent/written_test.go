@@ -66,14 +66,14 @@ func TestStepThatIsDoneWritesNothing(t *testing.T) {
 			if test.disturb != nil {
 				test.disturb(r)
 			}
-			defined := r.counts(fake.Define)
+			defined, replaced := r.counts(fake.Define), r.counts(fake.Replace)
 			again := func() int64 {
 				request := r.request(in, test.then)
 				if test.change != nil {
 					test.change(request)
 				}
 				r.must(request)
-				return defined()
+				return defined() + replaced()
 			}
 			if got := again(); got != test.defines {
 				t.Errorf("it is defined %d times, want %d", got, test.defines)
