@@ -48,7 +48,7 @@ spec:
         memory: {guest: %s}
         firmware:
           kernelBoot:
-            kernelArgs: console=ttyS0 quiet
+            kernelArgs: console=ttyS0 quiet no_timer_check
             container:
               image: %s
               kernelPath: /boot/vmlinuz

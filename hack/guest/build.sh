@@ -113,7 +113,7 @@ make_disk() {
   local raw=$work/disk.raw
   export SOURCE_DATE_EPOCH=315532800 MTOOLS_SKIP_CHECK=1
   printf '%s\n' 'DEFAULT guest' 'PROMPT 0' 'LABEL guest' '  LINUX /vmlinuz' '  INITRD /initramfs.img' \
-    '  APPEND console=ttyS0 quiet swiotlb=noforce' >"$work/syslinux.cfg"
+    '  APPEND console=ttyS0 quiet no_timer_check swiotlb=noforce' >"$work/syslinux.cfg"
   touch -d @315532800 "$work/vmlinuz" "$work/initramfs.img" "$work/syslinux.cfg"
   truncate -s 64M "$raw"
   mformat -i "$raw" -N 67697476 -v GUEST -h 255 -s 63 -T $((64 * 2048)) ::

@@ -82,7 +82,7 @@ func AgentGuest(t testing.TB) (kernel, initramfs string) {
 }
 
 // AgentArguments are the kernel's arguments for AgentGuest.
-const AgentArguments = "console=ttyS0 quiet rdinit=/agent-init"
+const AgentArguments = "console=ttyS0 quiet no_timer_check rdinit=/agent-init"
 
 // AgentDomainXML is DomainXML for AgentGuest, with a channel for its agent.
 func AgentDomainXML(name, uuid, kernel, initramfs string) string {
