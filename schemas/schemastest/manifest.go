@@ -38,7 +38,7 @@ func (v *vm) manifest(name, image string) string {
 		line(10, "bootloader: {bios: {useSerial: true}}")
 	}
 	if image != "" {
-		line(10, "kernelBoot:\n            kernelArgs: console=ttyS0 quiet swiotlb=noforce\n            container: {image: \"%s\", kernelPath: /boot/vmlinuz, initrdPath: /boot/initramfs.img}", image)
+		line(10, "kernelBoot:\n            kernelArgs: console=ttyS0 quiet no_timer_check swiotlb=noforce\n            container: {image: \"%s\", kernelPath: /boot/vmlinuz, initrdPath: /boot/initramfs.img}", image)
 	}
 	v.devices(line)
 	v.volumes(line, name)

@@ -85,7 +85,7 @@ func bootGuest(t *testing.T, image string) string {
 	defer cancel()
 	console, err := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg", "-machine", "q35", "-m", "256M", "-nodefaults",
 		"-no-reboot", "-display", "none", "-serial", "stdio", "-kernel", filepath.Join(guest, "vmlinuz"), "-initrd", initramfs,
-		"-append", "console=ttyS0 quiet rdinit=/isotest panic=-1",
+		"-append", "console=ttyS0 quiet no_timer_check rdinit=/isotest panic=-1",
 		"-drive", "if=virtio,format=raw,readonly=on,file="+image).CombinedOutput()
 	if err != nil {
 		t.Fatalf("qemu-system-x86_64: %v: %s", err, console)
