@@ -70,7 +70,7 @@ func TestFirmwareAndTPM(t *testing.T) {
 			"memory": {"guest": "256Mi"},
 			"firmware": {
 				"bootloader": {"efi": {"secureBoot": false}},
-				"kernelBoot": {"kernelArgs": "console=ttyS0 quiet no_timer_check", "container": {"image": "`+libvirttest.PushGuest(t)+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}
+				"kernelBoot": {"kernelArgs": "`+libvirttest.GuestArguments+`", "container": {"image": "`+libvirttest.PushGuest(t)+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}
 			},
 			"devices": {"tpm": {}, "disks": [{"name": "init", "disk": {"bus": "virtio"}}]}
 		},

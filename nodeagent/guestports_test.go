@@ -108,7 +108,7 @@ func TestPortsOfRealGuest(t *testing.T) {
 		return vm{name: "a", change: specOf(t, `{
 			"domain": {
 				"memory": {"guest": "128Mi"},
-				"firmware": {"kernelBoot": {"kernelArgs": "console=ttyS0 quiet no_timer_check", "container": {"image": "`+image+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}},
+				"firmware": {"kernelBoot": {"kernelArgs": "`+libvirttest.GuestArguments+`", "container": {"image": "`+image+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}},
 				"devices": {"disks": [{"name": "init", "disk": {"bus": "virtio"}}], "interfaces": [{"name": "default", "masquerade": {}, `+ports+`}]}
 			},
 			"networks": [{"name": "default", "pod": {}}],

@@ -19,7 +19,7 @@ domain:
   cpu: {sockets: SOCKETS, maxSockets: 4, model: qemu64}
   firmware:
     kernelBoot:
-      kernelArgs: console=ttyS0 quiet no_timer_check swiotlb=noforce
+      kernelArgs: ` + libvirttest.GuestArguments + ` swiotlb=noforce
       container: {image: GUEST, kernelPath: /boot/vmlinuz, initrdPath: /boot/initramfs.img}
   devices:
     rng: {}

@@ -95,7 +95,7 @@ spec:
       domain:
         memory: {guest: 96Mi}
         firmware:
-          kernelBoot: {kernelArgs: console=ttyS0 quiet no_timer_check, container: {image: "` + image + `", kernelPath: /boot/vmlinuz, initrdPath: /boot/initramfs.img}}
+          kernelBoot: {kernelArgs: ` + libvirttest.GuestArguments + `, container: {image: "` + image + `", kernelPath: /boot/vmlinuz, initrdPath: /boot/initramfs.img}}
         devices: {}
       volumes:
       - name: init

@@ -44,6 +44,15 @@ type Observed struct {
 	Live LiveSet `json:"live,omitempty"`
 }
 
+// Domain returns the domain of an address; nil when there is none.
+func (o *Observed) Domain(address schemas.Address) *Domain {
+	at, found := slices.BinarySearchFunc(o.Domains, address, func(d *Domain, a schemas.Address) int { return d.Address.Compare(a) })
+	if !found {
+		return nil
+	}
+	return o.Domains[at]
+}
+
 // LiveChange is something that a host can do for a running guest.
 type LiveChange string
 

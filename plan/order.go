@@ -2,7 +2,6 @@ package plan
 
 import (
 	"bytes"
-	"slices"
 
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -33,11 +32,11 @@ func (b *builder) order() {
 
 // applied returns what a machine depends on that git no longer has, from its record.
 func (b *builder) applied(address schemas.Address) []schemas.Dependency {
-	at, found := slices.BinarySearchFunc(b.have.Domains, address, func(d *Domain, a schemas.Address) int { return d.Address.Compare(a) })
-	if !found || !bytes.Contains(b.have.Domains[at].Record, []byte(schemas.AnnotationDependsOn)) {
+	have := b.have.Domain(address)
+	if have == nil || !bytes.Contains(have.Record, []byte(schemas.AnnotationDependsOn)) {
 		return nil
 	}
-	object, _, err := schemas.ParseRecord(b.have.Domains[at].Record, true)
+	object, _, err := schemas.ParseRecord(have.Record, true)
 	if err != nil {
 		return nil // whoever reads the record for more than this says so
 	}

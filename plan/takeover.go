@@ -46,12 +46,12 @@ func (b *builder) takeovers(domains []*Domain) {
 			claims[previous] = append(claims[previous], vm.Address)
 			b.claim(vm, previous, domains)
 		}
-		if name := vm.Adopts(); name != "" && find(domains, vm.Address) == nil {
+		if name := vm.Adopts(); name != "" && b.have.Domain(vm.Address) == nil {
 			t.adopters[name] = append(t.adopters[name], vm.Address)
 		}
 	}
 	for previous, by := range claims {
-		if len(by) < 2 || find(domains, previous) == nil {
+		if len(by) < 2 || b.have.Domain(previous) == nil {
 			continue
 		}
 		for _, address := range by {
@@ -64,7 +64,7 @@ func (b *builder) takeovers(domains []*Domain) {
 		delete(t.moved, previous)
 	}
 	for _, broken := range b.want.Broken {
-		if have := find(domains, broken.Previous); have != nil && !b.wanted(broken.Previous) {
+		if have := b.have.Domain(broken.Previous); have != nil && !b.wanted(broken.Previous) {
 			t.held[have.Address] = fmt.Sprintf("%s says that it was it, and its manifest has errors: %s", short(broken.Address), broken.Position.Short())
 		}
 	}
@@ -81,7 +81,7 @@ func (b *builder) takeovers(domains []*Domain) {
 // claim decides about a machine that says under which address it was.
 func (b *builder) claim(vm *schemas.VM, previous schemas.Address, domains []*Domain) {
 	t := &b.takeover
-	now, old := find(domains, vm.Address), find(domains, previous)
+	now, old := b.have.Domain(vm.Address), b.have.Domain(previous)
 	switch {
 	case old == nil:
 		// It was renamed already, or there never was one.
@@ -105,7 +105,7 @@ func (b *builder) former(domain *Domain, domains []*Domain) {
 	t := &b.takeover
 	taken := t.moved[domain.Address] || b.wanted(domain.Address)
 	for _, address := range slices.Backward(domain.Former) {
-		if find(domains, address) != nil {
+		if b.have.Domain(address) != nil {
 			continue
 		}
 		t.places[address] = domain
@@ -120,15 +120,6 @@ func (b *builder) former(domain *Domain, domains []*Domain) {
 			taken = true
 		}
 	}
-}
-
-// find returns the domain of an address; nil when there is none.
-func find(domains []*Domain, address schemas.Address) *Domain {
-	at, found := slices.BinarySearchFunc(domains, address, func(domain *Domain, address schemas.Address) int { return domain.Address.Compare(address) })
-	if !found {
-		return nil
-	}
-	return domains[at]
 }
 
 func (b *builder) vm(address schemas.Address) *schemas.VM {

@@ -152,24 +152,8 @@ func (v *view) drift(label string, changes []Change) {
 }
 
 func changeLine(change *Change) viewLine {
-	line := viewLine{kind: lineChange, sign: "~", note: Inert(change.remark())}
-	text := change.Path + ": "
-	switch {
-	case change.Sensitive:
-		text += "(sensitive)"
-	case change.isDigest():
-		text += "other content"
-	case change.Before == nil:
-		line.sign = "+"
-		text += brief(change.After)
-	case change.After == nil:
-		line.sign = "-"
-		text += brief(change.Before)
-	default:
-		text += brief(change.Before) + " -> " + brief(change.After)
-	}
-	line.text = Inert(text)
-	return line
+	sign, text := change.line()
+	return viewLine{kind: lineChange, sign: sign, text: Inert(text), note: Inert(change.remark())}
 }
 
 // remarks are the consequences as they stand behind a field.

@@ -3,7 +3,6 @@ package reconciler
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -249,7 +248,7 @@ func (l *loop) admit(ctx context.Context, now time.Time) {
 			l.pacing.holds[keyFor(step.Address)] = "waits until the one of another kind that has its name is destroyed"
 			continue
 		}
-		answer := l.gate.ask(step, l.domain(step.Address), now)
+		answer := l.gate.ask(step, l.observed.Domain(step.Address), now)
 		if answer.admit && l.pacing.hold(i) == "" {
 			l.pacing.rollout.Reserve(step)
 			l.workers.enqueue(*step)
@@ -295,15 +294,6 @@ func (l *loop) waitsForDestroy(i int) bool {
 	return false
 }
 
-// domain is the domain of an address as the plan saw it.
-func (l *loop) domain(address schemas.Address) *plan.Domain {
-	at, found := slices.BinarySearchFunc(l.observed.Domains, address, func(d *plan.Domain, a schemas.Address) int { return d.Address.Compare(a) })
-	if !found {
-		return nil
-	}
-	return l.observed.Domains[at]
-}
-
 // dispatch begins steps for which there is a place.
 func (l *loop) dispatch(ctx context.Context, now time.Time) {
 	for {
@@ -318,7 +308,7 @@ func (l *loop) dispatch(ctx context.Context, now time.Time) {
 			l.pacing.holds[keyFor(step.Address)] = reason
 			continue
 		}
-		l.gate.begin(step, l.domain(step.Address), now)
+		l.gate.begin(step, l.observed.Domain(step.Address), now)
 		l.pacing.rollout.Begin(&step)
 		l.workers.begin(ctx, apply.Target{Fleet: l.plan.Fleet, Revision: l.plan.Revision}, step)
 	}

@@ -114,7 +114,7 @@ func (p *pacing) resume(now *plan.Plan, want *schemas.Desired) {
 		} else if e.Awaits {
 			step.Power = plan.PowerOn
 		}
-		have := p.l.domain(e.Address)
+		have := p.l.observed.Domain(e.Address)
 		under := e.State == ledger.Begun && !p.l.gate.busy(k)
 		if under && wanted[k] {
 			// It goes on, or begins again. A guest that is down meanwhile is one that was taken down.
@@ -173,7 +173,7 @@ func (p *pacing) round(ctx context.Context, now time.Time) {
 // hold says why a step must not begin now, or "".
 func (p *pacing) hold(i int) string {
 	step := &p.l.plan.Steps[i]
-	if crashed(step, p.l.domain(step.Address)) {
+	if crashed(step, p.l.observed.Domain(step.Address)) {
 		return ""
 	}
 	reason := p.rollout.Hold(step)
@@ -189,7 +189,7 @@ func (p *pacing) hold(i int) string {
 
 // stopped reports whether a step that was let through must not begin after all.
 func (p *pacing) stopped(step *plan.Step) bool {
-	return !crashed(step, p.l.domain(step.Address)) && p.rollout.Hold(step) != ""
+	return !crashed(step, p.l.observed.Domain(step.Address)) && p.rollout.Hold(step) != ""
 }
 
 // crashed reports whether a step starts a guest again that crashed.
@@ -199,7 +199,7 @@ func crashed(step *plan.Step, have *plan.Domain) bool {
 
 // ready says why a machine that has no step is not ready, or "".
 func (p *pacing) ready(ctx context.Context, dependency plan.Dependency, now time.Time) string {
-	have := p.l.domain(dependency.Address)
+	have := p.l.observed.Domain(dependency.Address)
 	switch {
 	case have == nil || have.State == plan.StateMissing:
 		return "it is not on the host"
@@ -288,7 +288,7 @@ func (p *pacing) answered(a answer, now time.Time) {
 		return // of another revision, or of another run of the guest
 	}
 	q.asking, q.answered, q.ready, q.why = false, now, a.err == nil, ""
-	if have := p.l.domain(a.dependency.Address); have != nil && q.fingerprint == "" {
+	if have := p.l.observed.Domain(a.dependency.Address); have != nil && q.fingerprint == "" {
 		q.fingerprint = have.Fingerprint
 	}
 	var not apply.NotReadyError
@@ -320,7 +320,7 @@ func (p *pacing) again(ctx context.Context, now time.Time) {
 		if q.step == nil || q.ready || q.asking {
 			continue
 		}
-		have := p.l.domain(dependency.Address)
+		have := p.l.observed.Domain(dependency.Address)
 		switch at := q.answered.Add(askAgain); {
 		case have == nil:
 			delete(p.asked, dependency)

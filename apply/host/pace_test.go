@@ -129,7 +129,7 @@ spec:
         memory: {guest: 128Mi}
         firmware:
           kernelBoot:
-            kernelArgs: console=ttyS0 quiet no_timer_check
+            kernelArgs: ` + libvirttest.GuestArguments + `
             container: {image: "` + libvirttest.PushGuest(t) + `", kernelPath: /boot/vmlinuz, initrdPath: /boot/initramfs.img}
         devices:
           disks:

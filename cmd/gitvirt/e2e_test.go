@@ -48,7 +48,7 @@ spec:
         memory: {guest: %s}
         firmware:
           kernelBoot:
-            kernelArgs: console=ttyS0 quiet no_timer_check
+            kernelArgs: `+libvirttest.GuestArguments+`
             container:
               image: %s
               kernelPath: /boot/vmlinuz

@@ -48,16 +48,7 @@ func domainOf(step *plan.Step, have plan.Observed) *plan.Domain {
 	if step.Previous != nil {
 		address = *step.Previous
 	}
-	return find(have.Domains, address)
-}
-
-// find returns the domain of an address among those of a host, which are ordered by address.
-func find(domains []*plan.Domain, address schemas.Address) *plan.Domain {
-	i, ok := slices.BinarySearchFunc(domains, address, func(d *plan.Domain, a schemas.Address) int { return d.Address.Compare(a) })
-	if !ok {
-		return nil
-	}
-	return domains[i]
+	return have.Domain(address)
 }
 
 // recorded is a record as rules and selectors see it.
