@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/plan"
@@ -20,12 +20,17 @@ type oracle struct {
 	notLive  map[string]string
 	warnings map[string][]string
 	err      error
+	hangs    bool
 
 	mu    sync.Mutex
 	asked map[string]int
 }
 
-func (o *oracle) Check(_ context.Context, _ apply.Target, step plan.Step) (apply.Findings, error) {
+func (o *oracle) Check(ctx context.Context, _ apply.Target, step plan.Step) (apply.Findings, error) {
+	if o.hangs {
+		<-ctx.Done()
+		return apply.Findings{}, ctx.Err()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.asked == nil {
@@ -47,9 +52,9 @@ func fleetOf(names []string, cores int) *schemas.Desired {
 	return schemas.Assemble(files)
 }
 
-func checked(t *testing.T, want *schemas.Desired, have plan.Observed, o *oracle, options apply.CheckOptions) *plan.Plan {
+func checked(t *testing.T, want *schemas.Desired, have plan.Observed, o *oracle) *plan.Plan {
 	t.Helper()
-	p, err := apply.Plan(t.Context(), want, have, plan.Options{Revision: "rev"}, o, options)
+	p, err := apply.Plan(t.Context(), want, have, plan.Options{Revision: "rev"}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,35 +67,44 @@ func TestPlanIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := checked(t, want, plan.Observed{}, &oracle{problems: map[string]string{"b": "no space on the host"}}, apply.CheckOptions{})
+	p := checked(t, want, plan.Observed{}, &oracle{problems: map[string]string{"b": "no space on the host"}})
 	if p.Steps[1].Blocked != "this step fails if it is tried: no space on the host" || p.Summary.Blocked != 1 || p.Summary.Create != 2 || len(p.Executable()) != 2 {
 		t.Errorf("%+v, %+v", p.Steps[1], p.Summary)
 	}
 	if p.ID != unchecked.ID || p.Steps[1].ID != unchecked.Steps[1].ID {
 		t.Error("what a check finds changes what a step is")
 	}
-	p = checked(t, want, plan.Observed{}, &oracle{warnings: map[string][]string{"c": {"little room"}}}, apply.CheckOptions{})
+	p = checked(t, want, plan.Observed{}, &oracle{warnings: map[string][]string{"c": {"little room"}}})
 	if len(p.Executable()) != 3 || len(p.Steps[0].Warnings) > 0 || strings.Join(p.Steps[2].Warnings, "") != "little room" || p.ID != unchecked.ID {
 		t.Errorf("a warning: %+v", p.Steps)
 	}
+	many := make([]string, 203)
+	for i := range many {
+		many[i] = fmt.Sprintf("vm-%d", i)
+	}
 	for _, test := range []struct {
-		reason  string
-		oracle  *oracle
-		options apply.CheckOptions
-		asked   int
-		note    string
+		reason string
+		fleet  *schemas.Desired
+		oracle *oracle
+		asked  int
+		note   string
 	}{
-		{"all", &oracle{}, apply.CheckOptions{}, 3, ""},
-		{"some", &oracle{}, apply.CheckOptions{Most: 2}, 2, "the host checked the 2 of 3 steps that are worst for their guests"},
-		{"nobody can tell", &oracle{err: errors.New("unknown method Check")}, apply.CheckOptions{}, 3, "the host did not check 3 of 3 steps: unknown method Check"},
-		{"no time", &oracle{}, apply.CheckOptions{Patience: time.Nanosecond}, 0, "the host did not check 3 of 3 steps: context deadline exceeded"},
+		{"all", want, &oracle{}, 3, ""},
+		{"some", fleetOf(many, 1), &oracle{}, 200, "the host checked the 200 of 203 steps that are worst for their guests"},
+		{"nobody can tell", want, &oracle{err: errors.New("unknown method Check")}, 3, "the host did not check 3 of 3 steps: unknown method Check"},
 	} {
-		p := checked(t, want, plan.Observed{}, test.oracle, test.options)
-		if got := strings.Join(p.Notes, "\n"); got != test.note || len(test.oracle.asked) != test.asked || len(p.Executable()) != 3 {
+		p := checked(t, test.fleet, plan.Observed{}, test.oracle)
+		if got := strings.Join(p.Notes, "\n"); got != test.note || len(test.oracle.asked) != test.asked || len(p.Executable()) != len(test.fleet.VMs) {
 			t.Errorf("%s: notes %q, %d asked, %d executable", test.reason, got, len(test.oracle.asked), len(p.Executable()))
 		}
 	}
-	if p := checked(t, want, plan.Observed{Unknown: "down"}, &oracle{}, apply.CheckOptions{}); p.Unknown != "down" || len(p.Notes) != 0 {
+	synctest.Test(t, func(t *testing.T) {
+		p := checked(t, want, plan.Observed{}, &oracle{hangs: true})
+		if got := strings.Join(p.Notes, "\n"); got != "the host did not check 3 of 3 steps: context deadline exceeded" {
+			t.Errorf("a host that does not answer: notes %q", got)
+		}
+	})
+	if p := checked(t, want, plan.Observed{Unknown: "down"}, &oracle{}); p.Unknown != "down" || len(p.Notes) != 0 {
 		t.Errorf("an unknown host: %+v", p)
 	}
 }
@@ -103,12 +117,12 @@ func TestWhatCannotBeLiveIsPlannedAgain(t *testing.T) {
 		domain.Headroom = &plan.Headroom{MaxVCPUs: 8}
 	}
 	want := fleetOf([]string{"a", "b"}, 2)
-	p := checked(t, want, have, &oracle{}, apply.CheckOptions{})
+	p := checked(t, want, have, &oracle{})
 	if len(p.Steps) != 2 || !p.Steps[0].Live || !p.Steps[1].Live {
 		t.Fatalf("both should be live: %+v", p.Steps)
 	}
 	o := &oracle{notLive: map[string]string{"b": "the guest does not answer"}, problems: map[string]string{"b": "no memory"}}
-	p = checked(t, want, have, o, apply.CheckOptions{})
+	p = checked(t, want, have, o)
 	if a, b := p.Steps[0], p.Steps[1]; !a.Live || b.Live || b.Action != plan.ActionRestart || !strings.Contains(b.Changes[0].Note, "the guest does not answer") || b.Blocked == "" {
 		t.Errorf("a: %+v\nb: %+v", a, b)
 	}

@@ -30,6 +30,7 @@ type loop struct {
 	workers *workers
 	watcher *watcher
 	pacing  *pacing
+	checks  *checks
 
 	snapshot  *sources.Snapshot
 	desired   *schemas.Desired
@@ -54,7 +55,7 @@ type loop struct {
 
 func newLoop(r *Reconciler) *loop {
 	l := &loop{r: r, gate: newGate(r.config.Rand), workers: newWorkers(r), watcher: newWatcher(r), dirty: true}
-	l.pacing = newPacing(l)
+	l.pacing, l.checks = newPacing(l), newChecks(l)
 	l.accounts = &accounting{l: l, open: map[key]entered{}}
 	return l
 }
@@ -91,6 +92,8 @@ func (l *loop) run(ctx context.Context, polls <-chan poll, approvals <-chan []st
 		case a := <-l.workers.answers:
 			l.pacing.answered(a, l.now())
 			l.dirty = true
+		case found := <-l.checks.answers:
+			l.checks.answered(found)
 		case note, ok := <-notes:
 			if !ok {
 				notes = nil
@@ -185,6 +188,7 @@ func (l *loop) round(ctx context.Context, now time.Time) {
 			l.wake = l.verdicts
 		}
 		l.admit(ctx, now)
+		l.checks.ask(ctx, now)
 	}
 	l.publish(now)
 	took := l.now().Sub(now)
@@ -216,7 +220,13 @@ func (l *loop) look(observed plan.Observed, now time.Time) {
 func (l *loop) build(now time.Time) {
 	l.replan = false
 	rules := l.policy(now)
-	p, err := plan.Build(l.desired, l.observed, plan.Options{Revision: l.snapshot.Revision, Policy: rules})
+	build := func(have plan.Observed) (*plan.Plan, error) {
+		return plan.Build(l.desired, have, plan.Options{Revision: l.snapshot.Revision, Policy: rules})
+	}
+	p, err := build(l.observed)
+	if err == nil {
+		p, err = l.checks.into(p, build)
+	}
 	if err != nil {
 		l.r.event(Warning, PlanFailed, schemas.Address{}, l.snapshot.Revision, "planning: "+problemOf(err))
 		p = &plan.Plan{

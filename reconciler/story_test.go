@@ -112,7 +112,7 @@ func (s *story) play(path, script string) {
 		"crash": s.happens(s.host.Crash), "pull-plug": s.happens(s.host.PullPlug), "power-off": s.happens(s.host.PowerOff),
 		"edit": s.happens(s.host.Edit), "vanish": s.happens(s.host.Vanish), "silence": s.silence, "host": s.hostIs, "fault": s.fault,
 		"slow": s.slow, "branch": s.branchIs, "state": s.state, "steps": s.steps, "sick": s.sick, "message": s.message, "event": s.event, "phase": s.phase, "condition": s.condition,
-		"status": s.status, "synced": s.synced, "ready": s.ready, "polls": s.polls, "commits": s.commits, "approve": s.approve,
+		"status": s.status, "synced": s.synced, "ready": s.ready, "polls": s.polls, "commits": s.commits, "approve": s.approve, "check": s.check,
 	}
 	scanner := bufio.NewScanner(strings.NewReader(script))
 	for n := 1; scanner.Scan(); n++ {
@@ -360,6 +360,19 @@ func (s *story) event(args []string) error {
 // sick makes a guest not ready, for a reason; "" ends that.
 func (s *story) sick(args []string) error {
 	s.host.SetSick(vm(args[0]), args[1])
+	return nil
+}
+
+// check decides what the host says of the steps of a machine before they are carried out: a problem, or why they are not live.
+func (s *story) check(args []string) error {
+	var found apply.Findings
+	switch args[1] {
+	case "problem":
+		found.Problems = args[2:]
+	case "not-live":
+		found.NotLive = args[2]
+	}
+	s.host.SetFindings(vm(args[0]), found)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -255,10 +256,10 @@ var changing = []fake.Method{
 
 // killedBefore ends the agent in the middle of the n-th call of the hypervisor that changes something.
 func (s *fleetStory) killedBefore(n int) {
-	calls := 0
+	var calls atomic.Int64
 	for _, method := range changing {
 		s.hypervisor.Fail(method, func(ctx context.Context, _ string) error {
-			if calls++; calls-1 < n {
+			if calls.Add(1) <= int64(n) {
 				return nil
 			}
 			s.end()

@@ -172,7 +172,7 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 	account := f.agent.book().Account(desired.Fleet.Name, origin.Revision)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals, History: account.History()})
 	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: rules}
-	p, err := apply.Plan(ctx, desired, observed, options, platform.host, apply.CheckOptions{})
+	p, err := apply.Plan(ctx, desired, observed, options, platform.host)
 	if err != nil {
 		platform.close()
 		return nil, nil, err

@@ -28,6 +28,7 @@ type Host struct {
 	edits   map[schemas.Address]int
 	faults  map[schemas.Address]Fault
 	sick    map[schemas.Address]string
+	finds   map[schemas.Address]apply.Findings
 	kept    []status.KeptDisk
 	log     []Execution
 	cached  *plan.Observed
@@ -51,7 +52,7 @@ type Execution struct {
 func NewHost() *Host {
 	return &Host{
 		domains: map[schemas.Address]*plan.Domain{}, edits: map[schemas.Address]int{}, faults: map[schemas.Address]Fault{},
-		sick:    map[schemas.Address]string{},
+		sick: map[schemas.Address]string{}, finds: map[schemas.Address]apply.Findings{},
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -67,7 +68,7 @@ func (h *Host) Observed() plan.Observed {
 }
 
 func (h *Host) picture() *plan.Observed {
-	observed := &plan.Observed{Node: "node-1", Unknown: h.unknown}
+	observed := &plan.Observed{Node: "node-1", Unknown: h.unknown, Live: plan.LiveSet{plan.LiveCPU}}
 	if h.unknown != "" {
 		return observed
 	}
@@ -103,6 +104,7 @@ func (h *Host) tell() {
 // put replaces a domain by a changed copy; the caller holds mu.
 func (h *Host) put(domain plan.Domain) {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %s %d %d %v", domain.State, domain.Revision, domain.Hash, domain.RunningHash, len(domain.Drift), h.edits[domain.Address], domain.Transient))
+	domain.Headroom = &plan.Headroom{MaxVCPUs: 8}
 	domain.Fingerprint = hex.EncodeToString(sum[:8])
 	h.domains[domain.Address] = &domain
 	h.tell()
@@ -376,4 +378,18 @@ func (h *Host) destroy(ctx context.Context, step plan.Step, progress func(string
 	delete(h.domains, step.Address)
 	h.tell()
 	return nil
+}
+
+// SetFindings decides what a check says of the steps of a machine.
+func (h *Host) SetFindings(address schemas.Address, found apply.Findings) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.finds[address] = found
+}
+
+// Check implements apply.Checker.
+func (h *Host) Check(_ context.Context, _ apply.Target, step plan.Step) (apply.Findings, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.finds[step.Address], nil
 }
