@@ -281,8 +281,7 @@ func (r *run) refuse(i int) {
 	step := &r.steps[i]
 	reason := stopReason
 	if !r.stopped {
-		wait, _ := r.pacer.Wait(i)
-		reason = wait.Reason
+		reason = r.pacer.Wait(i)
 	}
 	err := fmt.Errorf("%s %s: %w: %s", step.Action, step.Address, ErrNotBegun, reason)
 	r.results[i].Err = err

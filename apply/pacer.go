@@ -269,14 +269,14 @@ func (p *Pacer) Found(dependency plan.Dependency, why string) {
 	}
 }
 
-// Wait says what keeps a step from beginning, apart from the bound on how many are under way; false when nothing does.
-func (p *Pacer) Wait(i int) (plan.Wait, bool) {
+// Wait says what keeps a step from beginning, apart from the bound on how many are under way; "" when nothing does.
+func (p *Pacer) Wait(i int) string {
 	for _, e := range p.before[i] {
 		if p.states[e.step] == stepDone {
 			continue
 		}
 		other := &p.steps[e.step]
-		return plan.Wait{For: plan.WaitOrder, Reason: orderReason(e.why, other, p.states[e.step])}, true
+		return orderReason(e.why, other, p.states[e.step])
 	}
 	for _, at := range p.asks[i] {
 		if o := &p.outside[at]; o.state != outsideReady {
@@ -284,16 +284,13 @@ func (p *Pacer) Wait(i int) (plan.Wait, bool) {
 			if o.why != "" {
 				reason += ": " + o.why
 			}
-			return plan.Wait{For: plan.WaitOrder, Reason: reason}, true
+			return reason
 		}
 	}
 	if hold := p.rollout.holdBack(&p.steps[i]); hold != "" {
-		return plan.Wait{For: plan.WaitCanary, Reason: hold}, true
+		return hold
 	}
-	if hold := p.rollout.interruptions.Hold(&p.steps[i]); hold != "" {
-		return plan.Wait{For: plan.WaitBudget, Reason: hold}, true
-	}
-	return plan.Wait{}, false
+	return p.rollout.interruptions.Hold(&p.steps[i])
 }
 
 func orderReason(why edgeKind, other *plan.Step, state stepState) string {

@@ -95,8 +95,7 @@ func play(pacer *apply.Pacer, steps []plan.Step, fails map[string]bool, outside 
 	refused = map[string]string{}
 	for i := range steps {
 		if !ended[i] {
-			wait, _ := pacer.Wait(i)
-			refused[steps[i].Address.Name] = wait.Reason
+			refused[steps[i].Address.Name] = pacer.Wait(i)
 		}
 	}
 	return rounds, refused
@@ -498,7 +497,7 @@ func TestPacerKeepsItsRules(t *testing.T) {
 		}
 		for i := range w.steps {
 			_, ended := w.ended[i]
-			if wait, waits := pacer.Wait(i); !ended && (!waits || wait.Reason == "") {
+			if !ended && pacer.Wait(i) == "" {
 				t.Fatalf("step %d never began, and nothing keeps it", i)
 			}
 		}

@@ -55,9 +55,13 @@ func (a *Agent) conclude(record, started *domainxml.Record, domain hypervisor.Do
 	case started == nil:
 		now.unreadLive, now.headroom = a.reader.Unread(domain.Live), headroomOf(domain.Live)
 	default:
-		// A guest that cannot be compared is told without a difference: the next boot gives it what is defined.
-		now.running, now.unreadLive, _ = a.inspect(started, domain.Live, (*domainxml.Reader).InspectRunning)
+		// A guest that cannot be compared has no difference that could be undone; that it was not compared is told.
+		var err error
+		now.running, now.unreadLive, err = a.inspect(started, domain.Live, (*domainxml.Reader).InspectRunning)
 		now.running = foreignTo(started, now.running)
+		if err != nil && len(now.unreadLive) == 0 {
+			now.unreadLive = []string{"running guest: " + err.Error()}
+		}
 		now.headroom = headroomOf(domain.Live)
 	}
 	return now

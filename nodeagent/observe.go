@@ -96,12 +96,17 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 	now.record = record
 	var started *domainxml.Record
 	if domain.Live != "" {
-		if started, err = domainxml.ParseRecord(domain.Live); err != nil {
-			started = nil
+		started, err = domainxml.ParseRecord(domain.Live)
+		if errors.Is(err, domainxml.ErrForeign) {
+			started, err = record, nil // somebody took it out; what the guest has is compared with what is defined
 		}
 		now.running = cmp.Or(started, record)
 	}
 	now.conclusions = a.conclude(record, started, domain, read, before)
+	now.problem = now.failure
+	if err != nil {
+		now.problem = "what the running guest was started from cannot be read (" + err.Error() + "); shut the guest down, and it starts from its definition"
+	}
 	message := &api.Domain{
 		Address: record.Address.String(), Name: domain.Name, Uuid: domain.UUID, Fleet: record.Fleet,
 		Revision: record.Revision, Source: record.Source, State: stateName(domain.State), Stop: stopReason(domain, record),
@@ -128,10 +133,7 @@ func (a *Agent) observe(domain hypervisor.Domain, before *seen) *seen {
 		})
 	}
 	message.Drift, message.RunningDrift, message.Unread = now.changes, now.conclusions.running, now.unread()
-	if now.failure != "" {
-		now.problem = now.failure
-		message.Problem = now.problem
-	}
+	message.Problem = now.problem
 	if read.refused.hash != "" {
 		message.LiveRefused = &api.LiveRefusal{Hash: read.refused.hash, Reason: read.refused.reason}
 	}

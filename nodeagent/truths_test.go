@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
 )
 
@@ -63,6 +65,35 @@ func TestGapsAreToldApart(t *testing.T) {
 	if now := r.domain("a"); now.GetPendingSinceUnix() != 0 || now.GetRunningHash() != now.GetHash() {
 		t.Errorf("nothing was applied that waits for a restart: %v", now)
 	}
+}
+
+// TestMarkOfARunningGuest: what a guest runs with is told by its own mark. Without one the guest is compared with its
+// definition; one that cannot be read makes it unknown until the guest is off.
+func TestMarkOfARunningGuest(t *testing.T) {
+	r := newRig(t, nil)
+	in := vm{name: "a", change: specOf(t, `{"domain": {"cpu": {"sockets": 2}, "memory": {"guest": "64Mi"}, "devices": {}}}`)}
+	r.must(r.request(in, "on"))
+	r.eventually("a", "as applied", func(d *api.Domain) bool { return d.GetState() == "running" && len(d.GetRunningDrift()) == 0 })
+	mark := regexp.MustCompile(`(?s)<gitvirt:vm.*</gitvirt:vm>`)
+	edit := func(by string) {
+		t.Helper()
+		r.fake.EditLive("default_a", func(xml string) string {
+			if !mark.MatchString(xml) && by == "" {
+				t.Fatalf("no mark in %s", xml)
+			}
+			return mark.ReplaceAllString(xml, by)
+		})
+	}
+	edit(`<gitvirt:vm xmlns:gitvirt="` + domainxml.MetadataURI + `">nonsense</gitvirt:vm>`)
+	r.eventually("a", "a problem", func(d *api.Domain) bool {
+		return strings.Contains(d.GetProblem(), "what the running guest was started from cannot be read")
+	})
+	edit("")
+	r.eventually("a", "compared", func(d *api.Domain) bool { return d.GetProblem() == "" && len(d.GetRunningDrift()) == 0 })
+	r.fake.EditLive("default_a", func(xml string) string { return strings.Replace(xml, ">2</vcpu>", ">1</vcpu>", 1) })
+	r.eventually("a", "another guest than is defined", func(d *api.Domain) bool {
+		return slices.Equal(told(d.GetRunningDrift()), []string{"spec.template.spec.domain.cpu.sockets: 2 -> 1"})
+	})
 }
 
 // TestPendingSince: since when a restart is pending is the time of the first definition that the guest did not get.

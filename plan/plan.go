@@ -111,9 +111,7 @@ const (
 	WaitWindow   WaitFor = "window"   // a maintenance window
 	WaitApproval WaitFor = "approval" // gitvirt approve
 	WaitBudget   WaitFor = "budget"   // too many of this kind at this revision, or on this host now
-	WaitCanary   WaitFor = "canary"   // the first part of the fleet has to be well first
 	WaitGrace    WaitFor = "grace"    // the grace period of a removed VM
-	WaitOrder    WaitFor = "order"    // another VM that it depends on
 )
 
 // Wait is one thing that a step waits for. A step that waits is shown and not carried out.

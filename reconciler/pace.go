@@ -178,8 +178,7 @@ func (p *pacing) hold(i int) string {
 	}
 	reason := p.rollout.Hold(step)
 	if p.pacer != nil {
-		wait, _ := p.pacer.Wait(p.index[i])
-		reason = wait.Reason
+		reason = p.pacer.Wait(p.index[i])
 	}
 	if reason != "" {
 		p.holds[keyFor(step.Address)] = reason

@@ -40,7 +40,6 @@ const (
 	Window       Kind = "window"
 	NeedApproval Kind = "approval"
 	Budget       Kind = "budget"
-	Canary       Kind = "canary"
 	Grace        Kind = "grace"
 	Dependency   Kind = "dependency"
 	Failed       Kind = "failed"
@@ -138,7 +137,7 @@ func standsInTheWay(f *Facts, add adder) bool {
 
 var waitKinds = map[plan.WaitFor]Kind{
 	plan.WaitWindow: Window, plan.WaitApproval: NeedApproval, plan.WaitBudget: Budget,
-	plan.WaitCanary: Canary, plan.WaitGrace: Grace, plan.WaitOrder: Dependency,
+	plan.WaitGrace: Grace,
 }
 
 // waits tells what a step waits for, and whether it does.
@@ -150,11 +149,7 @@ func waits(f *Facts, add adder) bool {
 			if f.PlanID != "" {
 				command = fmt.Sprintf("gitvirt approve %s --only %s", f.PlanID, name(f.VM.Address))
 			}
-		case plan.WaitOrder:
-			if len(f.Step.DependsOn) > 0 {
-				command = "gitvirt why " + name(f.Step.DependsOn[0].Address)
-			}
-		case plan.WaitCanary, plan.WaitGrace:
+		case plan.WaitGrace:
 		}
 		add(waitKinds[wait.For], wait.Until, command, "it waits for %s: %s", waitNames[wait.For], wait.Reason)
 	}
@@ -170,7 +165,7 @@ func waits(f *Facts, add adder) bool {
 
 var waitNames = map[plan.WaitFor]string{
 	plan.WaitWindow: "a maintenance window", plan.WaitApproval: "an approval", plan.WaitBudget: "a budget",
-	plan.WaitCanary: "the canaries", plan.WaitGrace: "the end of its grace period", plan.WaitOrder: "another VM",
+	plan.WaitGrace: "the end of its grace period",
 }
 
 // attempts tells what was tried, and whether anything was.

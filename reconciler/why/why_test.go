@@ -56,7 +56,7 @@ func TestOf(t *testing.T) {
 		return &plan.Step{Address: web, Action: plan.ActionRestart, Summary: "must be restarted", Waits: waits}
 	}
 	db := schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: "shop", Name: "db"}
-	ordered := restart(plan.Wait{For: plan.WaitOrder, Reason: "shop/db is not ready"})
+	ordered := restart()
 	ordered.DependsOn = []plan.Dependency{{Address: db}}
 	for _, test := range []struct {
 		reason  string
@@ -79,7 +79,7 @@ func TestOf(t *testing.T) {
 		{"an approval", attempted(status.Attempt{}, restart(plan.Wait{For: plan.WaitApproval, Reason: "no windows"})), false, []why.Kind{why.NeedApproval}, "waits for an approval: no windows", "gitvirt approve 0123 --only default/web"},
 		{"a window", attempted(status.Attempt{}, restart(plan.Wait{For: plan.WaitWindow, Until: at, Reason: "nights"})), false, []why.Kind{why.Window}, "(until 2026-01-02 03:04:05 UTC)", "gitvirt approve 0123"},
 		{"grace", attempted(status.Attempt{}, restart(plan.Wait{For: plan.WaitGrace, Until: at, Reason: "kept for a day"})), false, []why.Kind{why.Grace}, "end of its grace period", ""},
-		{"another VM", attempted(status.Attempt{}, ordered), false, []why.Kind{why.Dependency}, "shop/db is not ready", "gitvirt why shop/db"},
+		{"another VM", attempted(status.Attempt{Waits: "waits for shop/db"}, ordered), false, []why.Kind{why.Dependency}, "waits for shop/db", "gitvirt why shop/db"},
 	} {
 		answer := why.Of(test.facts)
 		var kinds []why.Kind
