@@ -23,8 +23,9 @@ manifests are read again at its revision, the host as it is now; when any object
 stale, with what moved, and nothing is carried out. Steps that were carried out already are passed over.
 
 A step is done when its guest is ready (gitvirt.io/ready, else its readiness probe, else that it runs). Machines are started
-after those that they depend on (gitvirt.io/depends-on), at the pace of the Fleet's policy.rollout. After an interrupt no step
-begins any more and those under way are waited for; a second one leaves them. Apply again to go on.
+after those that they depend on (gitvirt.io/depends-on), at the pace of the Fleet's policy.rollout. A terminal shows the last
+lines that the serial console of a guest has that is not ready. After an interrupt no step begins any more and those under way
+are waited for; a second one leaves them. Apply again to go on.
 
 -o json writes a JSON object per line: plan, step_start, progress, step_complete, step_failed, step_not_begun, summary.
 

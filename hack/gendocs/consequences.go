@@ -106,6 +106,7 @@ claims, ConfigMaps and Secrets that the machine names hold, and ` + "`fleet`" + 
   together with what is changed live, because the guest then has the whole new configuration.
 - **A guest that is off** notices nothing: its changes are ` + "`next-boot`" + ` or ` + "`none`" + `. So is what needs a restart while ` + "`runStrategy`" + ` is ` + "`Manual`" + `.
 - **Downtime** is an estimate: 2 s for the host, 10 s for the shutdown (less when ` + "`terminationGracePeriodSeconds`" + ` is), and 28 s for a boot. The summary has the sum.
+- **Limits of I/O and of networks** have no field: KubeVirt's API has none for a machine, so there is nothing to change live.
 - **Disks that belong together** are judged together: a disk comes or goes with its volume and its claim, an interface with its network. A live change of disks may
   give others another device name at the next boot: those follow the order in the manifest.
 `

@@ -19,6 +19,9 @@ const (
 	// detachPatience is how long a guest may take to let go of a device.
 	detachPatience = 30 * time.Second
 
+	// trayTries is how often a medium is exchanged against a guest that uses the drive.
+	trayTries = 3
+
 	// detachInterval is how often libvirt is asked whether it has. The answer comes from its memory.
 	detachInterval = 50 * time.Millisecond
 )
@@ -34,14 +37,20 @@ func (h *Hypervisor) AttachDevice(ctx context.Context, name, device string) erro
 	})
 }
 
-// UpdateDevice implements hypervisor.Hypervisor. A guest locks the tray of a CD-ROM drive while a program reads it. libvirt waits some
-// 5 s for a guest that opens the tray when it is asked; one that only lets go is asked again after that.
+// UpdateDevice implements hypervisor.Hypervisor. The tray of a CD-ROM drive is the guest's as well: it locks it while a program
+// reads it, and one that looks into the drive closes it while libvirt exchanges the medium. Then it is tried again.
 func (h *Hypervisor) UpdateDevice(ctx context.Context, name, device string) error {
-	err := h.updateDevice(ctx, name, device)
-	if hasCode(err, lv.ERR_OPERATION_FAILED) && strings.Contains(err.Error(), "timed out waiting to open tray") {
-		return h.updateDevice(ctx, name, device)
+	for try := 1; ; try++ {
+		if err := h.updateDevice(ctx, name, device); try == trayTries || !guestHasTray(err) {
+			return err
+		}
 	}
-	return err
+}
+
+// guestHasTray reports whether the guest did not open the tray of a drive when it was asked (libvirt waits some 5 s for it), or closed
+// it again.
+func guestHasTray(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), "timed out waiting to open tray") || strings.Contains(err.Error(), "Tray of the device is not open"))
 }
 
 func (h *Hypervisor) updateDevice(ctx context.Context, name, device string) error {
