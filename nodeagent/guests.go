@@ -93,13 +93,24 @@ func (a *Agent) attend(ctx context.Context, attended map[string]*attendant, name
 	}
 	at := &attendant{agent: a, name: name, run: run, spec: &object.Spec.Template.Spec}
 	attended[name] = at
+	if now.domain.State == hypervisor.StateStarting {
+		at.expect(ctx)
+		return
+	}
 	at.start(ctx, now.running.Made())
 }
 
 // runOf names the run of a guest that has something to be looked after; "" for all others. A paused guest can answer
 // nothing, which is no fault of its.
 func runOf(now *seen) string {
-	if now == nil || now.running == nil || now.problem != "" || now.domain.State != hypervisor.StateRunning {
+	if now == nil || now.running == nil || now.problem != "" {
+		return ""
+	}
+	switch now.domain.State {
+	case hypervisor.StateStarting:
+		return guestRun(now) + startingRun
+	case hypervisor.StateRunning:
+	default:
 		return ""
 	}
 	if !asks(now.running, "livenessProbe") && !asks(now.running, "readinessProbe") && !asks(now.running, "accessCredentials") {
@@ -128,6 +139,25 @@ func absentHealth(now *seen) health {
 		return health{}
 	}
 	return health{ready: "false", readyReason: "the guest is paused"}
+}
+
+// startingRun tells a guest that is being started from the same one when it runs.
+const startingRun = " starting"
+
+// startLimit is how long libvirt may say that a guest is being started.
+const startLimit = 3 * time.Minute
+
+// expect switches a guest off that is being started for ever: a libvirt that was killed in the middle of a start may wait for a QEMU
+// that is long gone. A step that starts it has its lock, and is waited for.
+func (at *attendant) expect(ctx context.Context) {
+	ctx, at.cancel = context.WithCancel(ctx)
+	at.work.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-at.agent.clock.After(startLimit):
+			at.end(ctx, "it is being started since "+startLimit.String())
+		}
+	})
 }
 
 // start begins what there is to do for the guest; each part ends with the attendant.
@@ -179,25 +209,29 @@ func (at *attendant) ready(verdict probes.Verdict) {
 
 // alive switches a guest off whose liveness probe failed; its run strategy says what follows, as after a crash.
 func (at *attendant) alive(ctx context.Context, verdict probes.Verdict) {
-	log := at.agent.config.Logger.With("domain", at.name, "reason", guestText(verdict.Message))
 	switch verdict.Result {
 	case probes.Success:
 	case probes.Unknown:
-		log.Warn("the liveness probe cannot be carried out")
+		at.agent.config.Logger.Warn("the liveness probe cannot be carried out", "domain", at.name, "reason", guestText(verdict.Message))
 	case probes.Failure:
-		log.Warn("the liveness probe failed; the guest is switched off")
-		for {
-			err := at.agent.kill(ctx, at.name, at.run)
-			if err == nil || ctx.Err() != nil {
-				return
-			}
-			// The probe tells its verdict once: nobody else would try again.
-			log.Warn("cannot switch the guest off", "error", err)
-			select {
-			case <-ctx.Done():
-				return
-			case <-at.agent.clock.After(killRetry):
-			}
+		at.end(ctx, "the liveness probe failed: "+guestText(verdict.Message))
+	}
+}
+
+// end switches the guest off. It is tried until it is off: nobody else would try again.
+func (at *attendant) end(ctx context.Context, reason string) {
+	log := at.agent.config.Logger.With("domain", at.name, "reason", reason)
+	log.Warn("the guest is switched off")
+	for {
+		err := at.agent.kill(ctx, at.name, at.run)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		log.Warn("cannot switch the guest off", "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-at.agent.clock.After(killRetry):
 		}
 	}
 }
@@ -231,9 +265,10 @@ func (a *Agent) kill(ctx context.Context, name, run string) error {
 		}
 		return a.hypervisor.SetMetadata(ctx, name, domainxml.MetadataPrefix, domainxml.MetadataURI, content)
 	}
-	// The running guest has a copy of the record. Where it runs an older configuration the copy must not change.
-	same := now.running.Hash == now.record.Hash
-	if same {
+	// The running guest has a copy of the record. Where it runs an older configuration the copy must not change, and libvirt lets
+	// nobody write to one that is being started.
+	before := now.running.Hash == now.record.Hash && now.domain.State != hypervisor.StateStarting
+	if before {
 		if err := mark(); err != nil {
 			return fmt.Errorf("writing the record of %s: %w", name, err)
 		}
@@ -241,7 +276,7 @@ func (a *Agent) kill(ctx context.Context, name, run string) error {
 	if err := a.hypervisor.SetPower(ctx, name, hypervisor.PowerOff); err != nil {
 		return fmt.Errorf("stopping %s: %w", name, err)
 	}
-	if !same {
+	if !before {
 		if err := mark(); err != nil && !errors.Is(err, hypervisor.ErrNotFound) {
 			return fmt.Errorf("writing the record of %s: %w", name, err)
 		}

@@ -127,6 +127,14 @@ func TestKillIsRepeated(t *testing.T) {
 	r.eventually("a", "switched off as crashed", func(d *api.Domain) bool { return d.GetState() == "stopped" && d.GetStop() == "crashed" })
 }
 
+// TestStartThatNeverEnds: a guest that is being started for ever is switched off, which counts as a crash.
+func TestStartThatNeverEnds(t *testing.T) {
+	r := newRig(t, nil)
+	r.must(r.request(vm{name: "a", change: func(*kubevirtv1.VirtualMachineInstanceSpec) {}}, "on"))
+	r.fake.StartsForEver("default_a")
+	r.eventually("a", "switched off as crashed", func(d *api.Domain) bool { return d.GetState() == "stopped" && d.GetStop() == "crashed" })
+}
+
 // credentialed is a VM with a password that goes through the guest agent.
 func credentialed(name, password string) vm {
 	return vm{

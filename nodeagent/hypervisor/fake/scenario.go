@@ -57,6 +57,11 @@ func (h *Hypervisor) Pause(name string) bool {
 	return h.withActive(name, func(d *domain) { h.change(d, hypervisor.StatePaused) })
 }
 
+// StartsForEver makes a guest one whose start never ends, as one of a libvirt that was killed in the middle of it.
+func (h *Hypervisor) StartsForEver(name string) bool {
+	return h.withActive(name, func(d *domain) { h.change(d, hypervisor.StateStarting) })
+}
+
 // SetAddresses sets the IP addresses that are known of a guest while it runs.
 func (h *Hypervisor) SetAddresses(name string, addresses ...string) bool {
 	return h.with(name, func(d *domain) { d.addresses = addresses })
