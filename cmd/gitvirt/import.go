@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -134,7 +133,7 @@ func (c *cli) choose(observed plan.Observed, all bool, names []string) (chosen [
 		case foreign.Problem == "":
 			able = append(able, foreign.Name)
 		case all:
-			fmt.Fprintf(c.stderr, "left out: the domain %s cannot be adopted: %s\n", printable(foreign.Name), plan.Inert(foreign.Problem))
+			fmt.Fprintf(c.stderr, "left out: the domain %s cannot be adopted: %s\n", plan.Inert(foreign.Name), plan.Inert(foreign.Problem))
 		}
 	}
 	switch {
@@ -255,12 +254,12 @@ func describeDomain(address schemas.Address, name, definition string) (imported,
 // comment.
 func (one *imported) comment() []byte {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# The domain %s, as it was when it was imported.\n", printable(one.domain))
+	fmt.Fprintf(&out, "# The domain %s, as it was when it was imported.\n", plan.Inert(one.domain))
 	if len(one.kept) > 0 {
 		out.WriteString("# Kept in the domain, because no field says it:\n")
 	}
 	for _, path := range one.kept {
-		fmt.Fprintf(&out, "#   %s\n", printable(path))
+		fmt.Fprintf(&out, "#   %s\n", plan.Inert(path))
 	}
 	return out.Bytes()
 }
@@ -268,16 +267,8 @@ func (one *imported) comment() []byte {
 // tell says on the standard error what the manifest leaves out.
 func (one *imported) tell(c *cli) {
 	for _, path := range one.kept {
-		fmt.Fprintf(c.stderr, "%s: kept in the domain: %s\n", printable(one.domain), printable(path))
+		fmt.Fprintf(c.stderr, "%s: kept in the domain: %s\n", plan.Inert(one.domain), plan.Inert(path))
 	}
-}
-
-// printable is text that stays on its line.
-func printable(text string) string {
-	if quoted := strconv.Quote(text); strings.Contains(quoted[1:len(quoted)-1], `\`) {
-		return quoted
-	}
-	return text
 }
 
 // writeImported writes the manifests: one stream, or a file each. Before any file is written all are known not to be others' work.
