@@ -266,7 +266,7 @@ func (a *Agent) settle(ctx context.Context, name string, now *seen) {
 // settled returns what a domain's record should say by now, and whether it does not. While the guest runs an older
 // configuration than the one that is defined, nothing is written: it would tell both that they are the same.
 func settled(now *seen) (record domainxml.Record, needed bool) {
-	if now == nil || now.record == nil || now.domain.Name == "" || now.problem != "" {
+	if now == nil || now.record == nil || now.domain.Name == "" || now.problem != "" || now.domain.State == hypervisor.StateStarting {
 		return record, false
 	}
 	if now.running != nil && now.running.Hash != now.record.Hash {

@@ -147,15 +147,28 @@ const startingRun = " starting"
 // startLimit is how long libvirt may say that a guest is being started.
 const startLimit = 3 * time.Minute
 
-// expect switches a guest off that is being started for ever: a libvirt that was killed in the middle of a start may wait for a QEMU
-// that is long gone. A step that starts it has its lock, and is waited for.
+// expect switches a guest off that is being started for ever. A step that starts it has its lock, and is waited for. libvirt 9 that is
+// killed between QEMU's fork and its first sign of life (pid 0 in its state file) says so after every restart, and lets nobody
+// switch it off; then all that is left is to tell how it is mended.
 func (at *attendant) expect(ctx context.Context) {
 	ctx, at.cancel = context.WithCancel(ctx)
+	at.tell(func(*health) {}) // what was told of the run before is over
 	at.work.Go(func() {
-		select {
-		case <-ctx.Done():
-		case <-at.agent.clock.After(startLimit):
-			at.end(ctx, "it is being started since "+startLimit.String())
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-at.agent.clock.After(startLimit):
+			}
+			err := at.agent.kill(ctx, at.name, at.run)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			at.agent.config.Logger.Warn("libvirt does not end the start of a guest", "domain", at.name, "error", err)
+			at.tell(func(h *health) {
+				h.ready, h.readyReason = "false", "libvirt says for more than "+startLimit.String()+" that the guest is being started, and does not switch it off ("+
+					err.Error()+"); stop libvirtd, remove /run/libvirt/qemu/"+at.name+".xml and start it again"
+			})
 		}
 	})
 }
@@ -209,29 +222,25 @@ func (at *attendant) ready(verdict probes.Verdict) {
 
 // alive switches a guest off whose liveness probe failed; its run strategy says what follows, as after a crash.
 func (at *attendant) alive(ctx context.Context, verdict probes.Verdict) {
+	log := at.agent.config.Logger.With("domain", at.name, "reason", guestText(verdict.Message))
 	switch verdict.Result {
 	case probes.Success:
 	case probes.Unknown:
-		at.agent.config.Logger.Warn("the liveness probe cannot be carried out", "domain", at.name, "reason", guestText(verdict.Message))
+		log.Warn("the liveness probe cannot be carried out")
 	case probes.Failure:
-		at.end(ctx, "the liveness probe failed: "+guestText(verdict.Message))
-	}
-}
-
-// end switches the guest off. It is tried until it is off: nobody else would try again.
-func (at *attendant) end(ctx context.Context, reason string) {
-	log := at.agent.config.Logger.With("domain", at.name, "reason", reason)
-	log.Warn("the guest is switched off")
-	for {
-		err := at.agent.kill(ctx, at.name, at.run)
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		log.Warn("cannot switch the guest off", "error", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-at.agent.clock.After(killRetry):
+		log.Warn("the liveness probe failed; the guest is switched off")
+		for {
+			err := at.agent.kill(ctx, at.name, at.run)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			// The probe tells its verdict once: nobody else would try again.
+			log.Warn("cannot switch the guest off", "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-at.agent.clock.After(killRetry):
+			}
 		}
 	}
 }

@@ -133,6 +133,15 @@ func TestStartThatNeverEnds(t *testing.T) {
 	r.must(r.request(vm{name: "a", change: func(*kubevirtv1.VirtualMachineInstanceSpec) {}}, "on"))
 	r.fake.StartsForEver("default_a")
 	r.eventually("a", "switched off as crashed", func(d *api.Domain) bool { return d.GetState() == "stopped" && d.GetStop() == "crashed" })
+
+	r.must(r.request(vm{name: "a", change: func(*kubevirtv1.VirtualMachineInstanceSpec) {}}, "on"))
+	r.fake.Fail(fake.SetPower, func(context.Context, string) error { return errors.New("cannot acquire state change lock") })
+	r.fake.StartsForEver("default_a")
+	r.eventually("a", "told how it is mended", func(d *api.Domain) bool {
+		return d.GetReady() == "false" && strings.Contains(d.GetReadyReason(), "state change lock") && strings.Contains(d.GetReadyReason(), "remove /run/libvirt/qemu/default_a.xml")
+	})
+	r.fake.Fail(fake.SetPower, nil)
+	r.eventually("a", "switched off in the end", func(d *api.Domain) bool { return d.GetState() == "stopped" && d.GetReady() == "" })
 }
 
 // credentialed is a VM with a password that goes through the guest agent.

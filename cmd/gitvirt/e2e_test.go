@@ -267,6 +267,7 @@ func TestNothingIsLostWhenProgramsDie(t *testing.T) {
 	r.stop(syscall.SIGKILL)
 	r.daemon.Kill()
 	r.daemon.Start()
+	r.daemon.Mend("default_b", "default_c")
 	r.start()
 	r.settled("", map[string]status.Phase{"a": status.PhaseRunning, "b": status.PhaseRunning, "c": status.PhaseRunning})
 	r.says("b", "booted", 1)

@@ -98,6 +98,7 @@ func TestOrderedAppliesSurviveKills(t *testing.T) {
 	h.eventually("a restart is under way", func() bool { return h.began("db") != before["db"] || h.began("other") != before["other"] })
 	h.daemon.Kill()
 	h.daemon.Start()
+	h.daemon.Mend("default_db", "default_app", "default_web", "default_other")
 	if err := command.Wait(); err == nil {
 		t.Logf("the apply ended well although libvirtd was killed:\n%s", out)
 	}
