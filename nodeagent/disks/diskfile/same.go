@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"sync"
 )
 
 // WriteSame writes content to path, whole or not at all, readable by its owner only (mode 0600). A private file that holds the
@@ -34,9 +36,32 @@ func holds(path string, content []byte) (bool, error) {
 	if !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 || info.Size() != int64(len(content)) {
 		return false, nil
 	}
-	present, err := os.ReadFile(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return false, fmt.Errorf("looking at a file: %w", err)
 	}
-	return bytes.Equal(present, content), nil
+	defer file.Close() //nolint:errcheck // it is only read
+	return begins(file, content)
+}
+
+// pieces are what files are read into: many are looked at, one after the other.
+var pieces = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+// begins reports whether the first bytes of a file are these.
+func begins(file io.Reader, content []byte) (bool, error) {
+	piece := pieces.Get().(*[64 << 10]byte)
+	defer pieces.Put(piece)
+	for len(content) > 0 {
+		n, err := io.ReadFull(file, piece[:min(len(piece), len(content))])
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return false, nil // it became shorter
+		case err != nil:
+			return false, fmt.Errorf("looking at a file: %w", err)
+		case !bytes.Equal(piece[:n], content[:n]):
+			return false, nil
+		}
+		content = content[n:]
+	}
+	return true, nil
 }
