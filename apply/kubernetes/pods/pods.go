@@ -1,0 +1,223 @@
+// Package pods says what Kubernetes gets for a virtual machine: the launcher Pod that its guest runs in, and the Secret with what of
+// the manifest is sensitive. It is pure: the same machine gives the same objects, byte by byte, so that applying them again changes
+// nothing.
+//
+// The scheduler, the kubelet and the Pod network see a Pod like any other. What makes a guest of it, the libvirt domain, is made
+// by the node agent from what travels with the Pod: the record of the machine in an annotation, the whole manifest in the Secret.
+package pods
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// Labels and annotations of launcher Pods.
+const (
+	// LabelVM is the name of the machine; Services may select by it.
+	LabelVM = "gitvirt.io/vm"
+	// LabelFleet is the Fleet that the machine is from.
+	LabelFleet = "gitvirt.io/fleet"
+	// LabelManagedBy is Kubernetes' own label for whose an object is.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+
+	// AnnotationAddress is the address of the machine, AnnotationRevision the revision that was applied, AnnotationHash the hash of
+	// the record, AnnotationRecord the record.
+	AnnotationAddress  = "gitvirt.io/address"
+	AnnotationRevision = "gitvirt.io/revision"
+	AnnotationHash     = "gitvirt.io/spec-hash"
+	AnnotationRecord   = "gitvirt.io/record"
+
+	// annotationNetworks asks Multus for further networks.
+	annotationNetworks = "k8s.v1.cni.cncf.io/networks"
+)
+
+// GuestReady is the readiness gate: a Pod is ready when its guest is.
+const GuestReady corev1.PodConditionType = "gitvirt.io/guest-ready"
+
+// FieldManager is who owns the fields of the objects in server-side apply.
+const FieldManager = "gitvirt"
+
+// LauncherUser is the user and group that QEMU and libvirt run as in a Pod; it is KubeVirt's, so that claims change hands.
+const LauncherUser = 107
+
+// prefix is what the names of launcher Pods begin with, as KubeVirt's do. What follows is the machine's name and nothing else: the API
+// server never has two Pods of one machine, so that no two guests ever have its disks open.
+const prefix = "virt-launcher-"
+
+// maxSecret is how much a Secret may hold, in bytes.
+const maxSecret = 1 << 20
+
+// Options say where and for whom the Pods are.
+type Options struct {
+	Fleet, Revision string
+	// Image is the OCI image of gitvirt-launcher.
+	Image string
+	// Emulation lets guests run without /dev/kvm: the Pods ask for no such device.
+	Emulation bool
+}
+
+// Name is the name of a machine's Pod, and of its Secret.
+func Name(vm schemas.Address) string { return prefix + vm.Name }
+
+// Refused says what of a machine cannot be carried out in a Pod; nil when everything can.
+func Refused(vm *schemas.VM) error {
+	var all []error
+	refuse := func(field, format string, args ...any) {
+		all = append(all, fmt.Errorf("%s: %s: %s", vm.Position.Short(), field, fmt.Sprintf(format, args...)))
+	}
+	spec := vm.Spec()
+	for i := range spec.Volumes {
+		volume := &spec.Volumes[i]
+		field := "spec.template.spec.volumes[" + volume.Name + "]"
+		switch {
+		case volume.HostDisk != nil:
+			refuse(field+".hostDisk", "a file of one node ties the machine to it; use a persistentVolumeClaim")
+		case volume.ServiceAccount != nil:
+			refuse(field+".serviceAccount", "the token expires, and a disk that has it cannot be renewed; have the guest log in by itself")
+		}
+	}
+	for i := range spec.Domain.Devices.Interfaces {
+		device := &spec.Domain.Devices.Interfaces[i]
+		if device.SRIOV != nil {
+			refuse("spec.template.spec.domain.devices.interfaces["+device.Name+"].sriov", "SR-IOV is carried out on a libvirt host only")
+		}
+	}
+	return errors.Join(all...)
+}
+
+// Pod returns the Pod that a machine's guest runs in. The error is that of Refused.
+func Pod(vm *schemas.VM, options Options) (*corev1.Pod, error) {
+	if err := Refused(vm); err != nil {
+		return nil, err
+	}
+	spec := vm.Spec()
+	pod := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metadata(vm, options),
+	}
+	pod.Annotations[AnnotationRecord] = string(vm.Record)
+	if networks := multus(spec, vm.Address.Namespace); networks != "" {
+		pod.Annotations[annotationNetworks] = networks
+	}
+	s := &pod.Spec
+	schedule(s, spec)
+	s.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: GuestReady}}
+	s.RestartPolicy = corev1.RestartPolicyNever // a guest that ended is the run strategy's business
+	s.EnableServiceLinks = new(bool)
+	s.AutomountServiceAccountToken = new(bool)
+	s.Hostname, s.Subdomain = hostname(vm), spec.Subdomain
+	grace := int64((vm.TerminationGracePeriod() + stopMargin) / time.Second)
+	s.TerminationGracePeriodSeconds = &grace
+	user, yes := int64(LauncherUser), true
+	s.SecurityContext = &corev1.PodSecurityContext{
+		RunAsUser: &user, RunAsGroup: &user, FSGroup: &user, RunAsNonRoot: &yes,
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	s.Containers = []corev1.Container{{
+		Name: "compute", Image: options.Image,
+		Resources: resources(spec, options.Emulation),
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(bool), ReadOnlyRootFilesystem: &yes,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+	}}
+	volumes(s, vm)
+	return pod, nil
+}
+
+// Secret returns what of a machine is sensitive, for the node agent: the manifest as it is, user data included, and what its
+// references to Secrets and ConfigMaps resolved to.
+func Secret(vm *schemas.VM, options Options) (*corev1.Secret, error) {
+	manifest, err := json.Marshal(vm.Object)
+	if err != nil {
+		return nil, fmt.Errorf("writing the manifest of %s: %w", vm.Address, err)
+	}
+	contents, err := json.Marshal(vm.Contents)
+	if err != nil {
+		return nil, fmt.Errorf("writing what %s refers to: %w", vm.Address, err)
+	}
+	if size := len(manifest) + len(contents); size > maxSecret {
+		return nil, fmt.Errorf("%s: the machine with all that it refers to has %d bytes; a Secret of Kubernetes holds %d", vm.Position.Short(), size, maxSecret)
+	}
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metadata(vm, options),
+		Data:       map[string][]byte{"manifest": manifest, "contents": contents},
+	}, nil
+}
+
+// metadata is what both objects carry.
+func metadata(vm *schemas.VM, options Options) metav1.ObjectMeta {
+	template := &vm.Object.Spec.Template.ObjectMeta
+	labels, annotations := maps.Clone(template.Labels), maps.Clone(template.Annotations)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	labels[LabelVM], labels[LabelFleet], labels[LabelManagedBy] = vm.Address.Name, options.Fleet, FieldManager
+	annotations[AnnotationAddress], annotations[AnnotationRevision], annotations[AnnotationHash] = vm.Address.String(), options.Revision, vm.Hash
+	return metav1.ObjectMeta{Name: Name(vm.Address), Namespace: vm.Address.Namespace, Labels: labels, Annotations: annotations}
+}
+
+// schedule copies what decides where the Pod runs, and as what.
+func schedule(pod *corev1.PodSpec, spec *kubevirtv1.VirtualMachineInstanceSpec) {
+	pod.NodeSelector, pod.Affinity, pod.Tolerations = spec.NodeSelector, spec.Affinity, spec.Tolerations
+	pod.TopologySpreadConstraints, pod.SchedulerName = spec.TopologySpreadConstraints, spec.SchedulerName
+	pod.PriorityClassName, pod.ServiceAccountName = spec.PriorityClassName, spec.ServiceAccountName
+	pod.DNSPolicy, pod.DNSConfig = spec.DNSPolicy, spec.DNSConfig
+	if spec.Architecture != "" {
+		pod.NodeSelector = maps.Clone(pod.NodeSelector)
+		if pod.NodeSelector == nil {
+			pod.NodeSelector = map[string]string{}
+		}
+		pod.NodeSelector[corev1.LabelArchStable] = spec.Architecture
+	}
+}
+
+// stopMargin is what the launcher gets beside the guest's own time to shut down.
+const stopMargin = 15 * time.Second
+
+func hostname(vm *schemas.VM) string {
+	if name := vm.Spec().Hostname; name != "" {
+		return name
+	}
+	return vm.Address.Name
+}
+
+// multus is what Multus is asked for, as JSON; "" for nothing.
+func multus(spec *kubevirtv1.VirtualMachineInstanceSpec, namespace string) string {
+	type network struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	}
+	var all []network
+	for i := range spec.Networks {
+		if of := spec.Networks[i].Multus; of != nil {
+			in, name := namespace, of.NetworkName
+			if before, after, named := strings.Cut(name, "/"); named {
+				in, name = before, after
+			}
+			all = append(all, network{Name: name, Namespace: in})
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	out, err := json.Marshal(all)
+	if err != nil {
+		return "" // strings always have a JSON form
+	}
+	return string(out)
+}

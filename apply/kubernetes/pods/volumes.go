@@ -1,0 +1,123 @@
+package pods
+
+import (
+	"path"
+
+	corev1 "k8s.io/api/core/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// Where the volumes of a machine are in its Pod.
+const (
+	// RuntimeDir has the socket of the Pod's libvirt, its state and its logs.
+	RuntimeDir = "/run/gitvirt"
+	// DisksDir has the disks that live as long as the Pod, and what is made of files for the guest.
+	DisksDir = "/disks"
+	// ClaimsDir has a folder for each volume that is a claim with a file system.
+	ClaimsDir = "/claims"
+	// DevicesDir has a device for each volume that is a claim of volumeMode Block.
+	DevicesDir = "/devices"
+	// ImagesDir has a folder for each container disk, and one for the kernel that is booted.
+	ImagesDir = "/images"
+)
+
+// The Pod's volumes that are no volumes of the machine. Names of volumes of a machine are DNS labels and have no dots.
+const (
+	volumeRuntime = "gitvirt-runtime"
+	volumeDisks   = "gitvirt-disks"
+	volumeSecret  = "gitvirt-secret"
+	volumeKernel  = "gitvirt-kernel-boot"
+)
+
+// KernelBoot is the folder below ImagesDir of the image that has the kernel.
+const KernelBoot = "kernel-boot"
+
+// volumes gives the Pod what the machine's volumes need. What the agent makes of Secrets, ConfigMaps and user data lies among the disks:
+// the Secret of the machine is a volume that no container mounts, so that the kubelet hands it to the agent of its node, which needs
+// no right to read Secrets.
+func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
+	compute := &pod.Containers[0]
+	add := func(volume corev1.Volume, mount corev1.VolumeMount) {
+		mount.Name = volume.Name
+		pod.Volumes = append(pod.Volumes, volume)
+		compute.VolumeMounts = append(compute.VolumeMounts, mount)
+	}
+	spec := vm.Spec()
+	add(corev1.Volume{Name: volumeRuntime, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		corev1.VolumeMount{MountPath: RuntimeDir})
+	add(corev1.Volume{Name: volumeDisks, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		corev1.VolumeMount{MountPath: DisksDir})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volumeSecret, VolumeSource: corev1.VolumeSource{
+		Secret: &corev1.SecretVolumeSource{SecretName: Name(vm.Address)},
+	}})
+	for i := range spec.Volumes {
+		volume := &spec.Volumes[i]
+		switch {
+		case volume.ContainerDisk != nil:
+			disk := volume.ContainerDisk
+			add(image(volume.Name, disk.Image, disk.ImagePullPolicy), corev1.VolumeMount{MountPath: path.Join(ImagesDir, volume.Name), ReadOnly: true})
+			pullSecret(pod, disk.ImagePullSecret)
+		case volume.PersistentVolumeClaim != nil, volume.DataVolume != nil, volume.Ephemeral != nil:
+			claim(pod, vm, volume, add)
+		}
+	}
+	if boot := kernelBoot(spec); boot != nil {
+		add(image(volumeKernel, boot.Image, boot.ImagePullPolicy), corev1.VolumeMount{MountPath: path.Join(ImagesDir, KernelBoot), ReadOnly: true})
+		pullSecret(pod, boot.ImagePullSecret)
+	}
+}
+
+func kernelBoot(spec *kubevirtv1.VirtualMachineInstanceSpec) *kubevirtv1.KernelBootContainer {
+	if firmware := spec.Domain.Firmware; firmware != nil && firmware.KernelBoot != nil {
+		return firmware.KernelBoot.Container
+	}
+	return nil
+}
+
+// image is a volume that is an OCI image; nothing of it is copied.
+func image(name, reference string, policy corev1.PullPolicy) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference, PullPolicy: policy}}}
+}
+
+// pullSecret names a Secret with credentials of a registry, once.
+func pullSecret(pod *corev1.PodSpec, name string) {
+	for _, known := range pod.ImagePullSecrets {
+		if known.Name == name {
+			return
+		}
+	}
+	if name != "" {
+		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+}
+
+// claim gives the Pod a claim: as a device, or as a folder. An ephemeral volume only reads it.
+func claim(pod *corev1.PodSpec, vm *schemas.VM, volume *kubevirtv1.Volume, add func(corev1.Volume, corev1.VolumeMount)) {
+	found := vm.Claims[volume.Name]
+	readOnly := volume.Ephemeral != nil
+	source := corev1.Volume{Name: volume.Name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claimName(volume), ReadOnly: readOnly},
+	}}
+	if found.Block {
+		pod.Volumes = append(pod.Volumes, source)
+		pod.Containers[0].VolumeDevices = append(pod.Containers[0].VolumeDevices, corev1.VolumeDevice{
+			Name: volume.Name, DevicePath: path.Join(DevicesDir, volume.Name),
+		})
+		return
+	}
+	add(source, corev1.VolumeMount{MountPath: path.Join(ClaimsDir, volume.Name), ReadOnly: readOnly})
+}
+
+func claimName(volume *kubevirtv1.Volume) string {
+	switch {
+	case volume.PersistentVolumeClaim != nil:
+		return volume.PersistentVolumeClaim.ClaimName
+	case volume.DataVolume != nil:
+		return volume.DataVolume.Name
+	case volume.Ephemeral.PersistentVolumeClaim != nil:
+		return volume.Ephemeral.PersistentVolumeClaim.ClaimName
+	}
+	return ""
+}
