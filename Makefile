@@ -12,8 +12,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FUZZTIME ?= 60s
 BENCH ?= .
 BENCHTIME ?= 1s
-# Packages tested at a time. Some tests boot guests, which is what takes the CPUs.
-TEST_PARALLEL ?= 2
+# Packages tested at a time. Many tests wait for guests, so that three keep two CPUs busy.
+TEST_PARALLEL ?= 3
 
 go_build = go build -trimpath -ldflags "-X main.version=$(VERSION)"
 
