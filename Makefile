@@ -26,14 +26,19 @@ demo: ## Show the main job on real parts (KEEP=1 leaves it running)
 	@hack/demo.sh
 
 .PHONY: build
-build: ## Build bin/gitvirt (static) and bin/gitvirt-agent (loads libvirt at run time)
+build: ## Build bin/gitvirt, bin/gitvirt-launcher (static) and bin/gitvirt-agent (loads libvirt at run time)
 	CGO_ENABLED=0 $(go_build) -o bin/gitvirt ./cmd/gitvirt
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/gitvirt-launcher ./cmd/gitvirt-launcher
 	CGO_ENABLED=1 $(go_build) -tags libvirt_dlopen -o bin/gitvirt-agent ./cmd/gitvirt-agent
 
 .PHONY: install
 install: build ## Install the programs below PREFIX (default /usr/local)
 	install -d "$(DESTDIR)$(PREFIX)/bin"
 	install -m 755 bin/gitvirt bin/gitvirt-agent "$(DESTDIR)$(PREFIX)/bin/"
+
+.PHONY: image
+image: setup build ## Build the container images into bin/images (IMAGE_REPOSITORY=gitvirt.io)
+	@hack/image.sh "$(VERSION)"
 
 .PHONY: setup
 setup: ## Install the Debian packages that the demo and the tests need

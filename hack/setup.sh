@@ -19,6 +19,8 @@ packages=(
   busybox-static kmod cpio syslinux mtools qemu-guest-agent
   # real peers of the tests and the demo
   git openssh-server openssh-client docker-registry ca-certificates
+  # building container images
+  mmdebstrap
   # checks: libvirt's RELAX NG schemas, the shell scripts, generated code
   libxml2-utils shellcheck protobuf-compiler
   # small helpers of the scripts

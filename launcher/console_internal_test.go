@@ -67,7 +67,11 @@ func TestConsoleOutlivesItsLog(t *testing.T) {
 		taken <- string(said)
 	}()
 	// The log takes again, and what is said now says what is missing before.
-	for deadline := time.Now().Add(time.Minute); len(c.chunks) > 0; time.Sleep(time.Millisecond) {
+	waiting := func() bool {
+		unread, err := unix.IoctlGetInt(int(guest.Fd()), unix.TIOCINQ)
+		return err != nil || unread > 0 || len(c.chunks) > 0
+	}
+	for deadline := time.Now().Add(time.Minute); waiting(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the backlog is not printed")
 		}

@@ -152,11 +152,11 @@ func (p *pod) logs(text string) func() bool {
 // launch starts a launcher with arguments.
 func launch(t testing.TB, arguments ...string) *pod {
 	t.Helper()
-	return launchIn(t, ":", arguments...)
+	return launchIn(t, sharedFolder(t), ":", arguments...)
 }
 
-// launchIn starts a launcher after a shell command has made its sandbox different.
-func launchIn(t testing.TB, different string, arguments ...string) *pod {
+// launchIn starts a launcher with a shared folder, after a shell command has made its sandbox different.
+func launchIn(t testing.TB, dir, different string, arguments ...string) *pod {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("tests of the launcher make namespaces and users as a container runtime does: run them as root, or with sudo")
@@ -165,7 +165,7 @@ func launchIn(t testing.TB, different string, arguments ...string) *pod {
 	if err != nil {
 		t.Fatalf("build the launcher: %v", err)
 	}
-	p := &pod{t: t, dir: sharedFolder(t), ended: make(chan struct{})}
+	p := &pod{t: t, dir: dir, ended: make(chan struct{})}
 	if err := errors.Join(os.WriteFile(filepath.Join(p.dir, "message"), nil, 0o666), os.Chmod(filepath.Join(p.dir, "message"), 0o666)); err != nil {
 		t.Fatal(err)
 	}

@@ -81,6 +81,13 @@ func AgentGuest(t testing.TB) (kernel, initramfs string) {
 	return filepath.Join(guest, "vmlinuz"), initramfs
 }
 
+// LinuxGuest returns the kernel and the initramfs that "make guest" builds, for GuestArguments.
+func LinuxGuest(t testing.TB) (kernel, initramfs string) {
+	t.Helper()
+	guest := guestDir(t)
+	return filepath.Join(guest, "vmlinuz"), filepath.Join(guest, "initramfs.img")
+}
+
 // GuestArguments are the kernel's arguments for the test guest. Its check of the timer fails now and then on a busy machine,
 // where it is emulated, and then the kernel panics.
 const GuestArguments = "console=ttyS0 quiet no_timer_check"

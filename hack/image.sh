@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Builds the container images of the three programs, without a container engine, as archives for `ctr images import`, `podman
+# load` and `docker load`: hack/image.sh VERSION, after the programs were built into bin. The Debian packages below them are
+# unpacked once, into the cache; equal packages and programs make equal images, digests included.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/lib.sh
+
+version=${1:?usage: hack/image.sh VERSION}
+repository=${IMAGE_REPOSITORY:-gitvirt.io}
+suite=bookworm
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+security=${DEBIAN_SECURITY_MIRROR:-http://deb.debian.org/debian-security}
+out=bin/images
+
+# One layer of packages for the launcher and the agent: a node that has both keeps it once.
+packages=(
+  # libvirt's daemon with its driver for QEMU, and libvirt's library, which the agent loads
+  libvirt-daemon libvirt-daemon-driver-qemu
+  # QEMU; the agent proves KVM with it and makes disks with qemu-img
+  qemu-system-x86 qemu-utils
+  # UEFI and TPM of VMs (virtiofsd is in qemu-system-common)
+  ovmf swtpm swtpm-tools
+  # imports: compressed images, servers with TLS
+  xz-utils ca-certificates
+  # in place of usrmerge, which needs perl: the tree is merged from the start
+  usr-is-merged
+)
+
+# What nobody reads in a container, emulators and firmware of other machines, and of libvirt's drivers all but QEMU's.
+excluded=(
+  '/usr/share/doc/*' '/usr/share/man/*' '/usr/share/info/*' '/usr/share/locale/*' '/usr/share/lintian/*'
+  '/usr/share/bash-completion/*' '/usr/share/bug/*' '/usr/share/iso-codes/*' '/usr/share/xml/iso-codes/*' '/usr/share/alsa/*'
+  '/usr/share/zoneinfo/*' '/usr/share/perl5/*' '/usr/share/systemtap/*'
+  '/usr/bin/qemu-system-i386' '/usr/bin/qemu-system-x86_64-microvm' '/usr/bin/qemu-storage-daemon'
+  '/usr/share/qemu/openbios-*' '/usr/share/qemu/opensbi-*' '/usr/share/qemu/s390-*' '/usr/share/qemu/hppa-*'
+  '/usr/share/qemu/palcode-*' '/usr/share/qemu/skiboot.lid' '/usr/share/qemu/slof.bin' '/usr/share/qemu/trace-events-all'
+  '/usr/lib/*/libvirt/connection-driver/libvirt_driver_interface.so' '/usr/lib/*/libvirt/connection-driver/libvirt_driver_network.so'
+  '/usr/lib/*/libvirt/connection-driver/libvirt_driver_nodedev.so' '/usr/lib/*/libvirt/connection-driver/libvirt_driver_nwfilter.so'
+  '/usr/lib/*/libvirt/connection-driver/libvirt_driver_secret.so' '/usr/lib/*/libvirt/connection-driver/libvirt_driver_storage.so'
+)
+# Licences stay.
+kept=('/usr/share/doc/*/copyright')
+
+# tidy is run on the unpacked tree. libvirt serves only users whom it finds a name of; 107 is who runs VMs' Pods (KubeVirt's
+# number). What is left of the installation would differ each time.
+tidy='set -eu
+cd "$1"
+printf "qemu:x:107:107:VMs:/run/gitvirt/home:/usr/sbin/nologin\n" >>etc/passwd
+printf "qemu:x:107:\n" >>etc/group
+mkdir -p run/gitvirt
+rm -rf var/log/* var/cache/* var/lib/apt var/lib/dpkg/*-old var/lib/libvirt var/tmp/* etc/*- etc/machine-id etc/resolv.conf etc/hostname tmp/*'
+
+[ "$(dpkg --print-architecture)" = amd64 ] || die "the images are built for amd64 only"
+for program in gitvirt gitvirt-agent gitvirt-launcher; do
+  [ -x "bin/$program" ] || die "bin/$program is missing: run make image, which builds it"
+done
+
+# The recipe is all that the layer is made from but the packages' versions: remove the folder to have newer ones.
+recipe=$({ cat hack/image.sh && printf '%s\n' "$mirror" "$security"; } | sha256sum | cut -c1-12)
+base=$GITVIRT_CACHE/image-$recipe
+work=
+
+make_base() {
+  local arguments=() path
+  for path in "${excluded[@]}"; do arguments+=("--dpkgopt=path-exclude=$path"); done
+  for path in "${kept[@]}"; do arguments+=("--dpkgopt=path-include=$path"); done
+  # The time of everything in the layer; gzip would write one of its own.
+  SOURCE_DATE_EPOCH=0 mmdebstrap --variant=essential --format=tar --architectures=amd64 \
+    --include="$(IFS=,; printf '%s' "${packages[*]}")" "${arguments[@]}" \
+    --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+    --customize-hook="sh -c '$tidy' tidy" \
+    "$suite" "$work/base.tar" \
+    "deb $mirror $suite main" "deb $mirror $suite-updates main" "deb $security $suite-security main"
+  tar -xOf "$work/base.tar" ./etc/ssl/certs/ca-certificates.crt >"$work/ca-certificates.crt"
+  tar -xOf "$work/base.tar" ./var/lib/dpkg/status | awk '/^Package: /{p=$2} /^Version: /{print p, $2}' >"$work/packages"
+  gzip -n -6 "$work/base.tar"
+}
+
+mkdir -p "$GITVIRT_CACHE" "$out"
+exec 9>"$GITVIRT_CACHE/image.lock"
+flock -n 9 || {
+  say "image: waiting for another build"
+  flock 9
+}
+if [ ! -e "$base/complete" ]; then
+  need_root "unpacking Debian packages"
+  work=$(mktemp -d "$GITVIRT_CACHE/.image.XXXXXX")
+  trap 'stop_progress; rm -rf "$work"' EXIT
+  progress "unpacking Debian packages (once)" retry make_base || die "cannot make the layer of Debian packages: check the network, or name a mirror in DEBIAN_MIRROR"
+  touch "$work/complete"
+  chmod -R a+rX "$work"
+  rm -rf "$base"
+  mv "$work" "$base"
+  find "$GITVIRT_CACHE" -maxdepth 1 -name 'image-*' -type d -mtime +30 -exec rm -rf {} +
+fi
+
+go run ./hack/ociimage -out "$out/gitvirt-launcher.tar" -name "$repository/gitvirt-launcher:$version" \
+  -base "$base/base.tar.gz" -file /usr/bin/gitvirt-launcher=bin/gitvirt-launcher -user 107:107
+go run ./hack/ociimage -out "$out/gitvirt-agent.tar" -name "$repository/gitvirt-agent:$version" \
+  -base "$base/base.tar.gz" -file /usr/bin/gitvirt-agent=bin/gitvirt-agent -user 0:0
+go run ./hack/ociimage -out "$out/gitvirt.tar" -name "$repository/gitvirt:$version" \
+  -file /usr/bin/gitvirt=bin/gitvirt -file "/etc/ssl/certs/ca-certificates.crt=$base/ca-certificates.crt" -user 65532:65532
