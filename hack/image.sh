@@ -44,6 +44,7 @@ kept=('/usr/share/doc/*/copyright')
 
 # tidy is run on the unpacked tree. libvirt serves only users whom it finds a name of; 107 is who runs VMs' Pods (KubeVirt's
 # number). What is left of the installation would differ each time.
+# shellcheck disable=SC2016 # $1 is for the shell that runs it
 tidy='set -eu
 cd "$1"
 printf "qemu:x:107:107:VMs:/run/gitvirt/home:/usr/sbin/nologin\n" >>etc/passwd
@@ -61,6 +62,7 @@ recipe=$({ cat hack/image.sh && printf '%s\n' "$mirror" "$security"; } | sha256s
 base=$GITVIRT_CACHE/image-$recipe
 work=
 
+# make_base is tried again when it fails, so nothing ends it but its own word.
 make_base() {
   local arguments=() path
   for path in "${excluded[@]}"; do arguments+=("--dpkgopt=path-exclude=$path"); done
@@ -71,10 +73,10 @@ make_base() {
     --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
     --customize-hook="sh -c '$tidy' tidy" \
     "$suite" "$work/base.tar" \
-    "deb $mirror $suite main" "deb $mirror $suite-updates main" "deb $security $suite-security main"
-  tar -xOf "$work/base.tar" ./etc/ssl/certs/ca-certificates.crt >"$work/ca-certificates.crt"
-  tar -xOf "$work/base.tar" ./var/lib/dpkg/status | awk '/^Package: /{p=$2} /^Version: /{print p, $2}' >"$work/packages"
-  gzip -n -6 "$work/base.tar"
+    "deb $mirror $suite main" "deb $mirror $suite-updates main" "deb $security $suite-security main" || return 1
+  tar -xOf "$work/base.tar" ./etc/ssl/certs/ca-certificates.crt >"$work/ca-certificates.crt" || return 1
+  tar -xOf "$work/base.tar" ./var/lib/dpkg/status | awk '/^Package: /{p=$2} /^Version: /{print p, $2}' >"$work/packages" || return 1
+  gzip -n -6 -f "$work/base.tar"
 }
 
 mkdir -p "$GITVIRT_CACHE" "$out"

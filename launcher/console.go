@@ -80,7 +80,7 @@ func (c *console) drain(buffer []byte) {
 	}
 	_ = raw.Read(func(fd uintptr) bool {
 		for {
-			length, err := unix.Read(int(fd), buffer) //nolint:gosec // a file descriptor
+			length, err := unix.Read(int(fd), buffer)
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}

@@ -54,7 +54,7 @@ func TestConsoleOutlivesItsLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer guest.Close()
+	defer guest.Close() //nolint:errcheck // what was written is checked
 	line := []byte(strings.Repeat("x", consoleChunk-1) + "\n")
 	for range 64 * consoleBacklog { // far more than the pipe and the backlog hold
 		if _, err := guest.Write(line); err != nil {
@@ -80,7 +80,7 @@ func TestConsoleOutlivesItsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.finish()
-	stuck.Close()
+	_ = stuck.Close()
 	said := <-taken
 	if !strings.Contains(said, "bytes of the console are lost") || !strings.HasSuffix(said, "after that\n") {
 		t.Errorf("the log ends with %q", said[max(0, len(said)-200):])
@@ -98,6 +98,6 @@ func TestConsoleEndsWithoutItsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.finish()
-	stuck.Close()
+	_ = stuck.Close()
 	<-c.written
 }

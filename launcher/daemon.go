@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,14 +33,13 @@ type daemon struct {
 	restart <-chan time.Time
 }
 
-// findDaemon returns the libvirt daemon of this image: the one for QEMU alone where the distribution has it, else the one for everything.
+// findDaemon returns the libvirt daemon of this image.
 func findDaemon() (string, error) {
-	for _, name := range []string{"/usr/sbin/virtqemud", "/usr/sbin/libvirtd"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
+	path, err := exec.LookPath("/usr/sbin/libvirtd")
+	if err != nil {
+		return "", fmt.Errorf("the image lacks libvirt: %w", err)
 	}
-	return "", errors.New("neither virtqemud nor libvirtd is in /usr/sbin: the image lacks libvirt")
+	return path, nil
 }
 
 func (d *daemon) start() error {

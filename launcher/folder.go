@@ -50,15 +50,6 @@ func (f folder) held() bool {
 	return err == nil
 }
 
-// sockets are the paths where the daemon may listen.
-func (f folder) sockets() []string {
-	paths := protocol.SocketPaths()
-	for i, path := range paths {
-		paths[i] = f.path(path)
-	}
-	return paths
-}
-
 // guestPID reads the process id of a domain's QEMU, or 0.
 func (f folder) guestPID(domain string) int {
 	content, err := os.ReadFile(f.path("run", "libvirt", "qemu", "run", filepath.Base(domain)+".pid"))
@@ -83,7 +74,7 @@ func (f folder) prepare() error {
 			return fmt.Errorf("making the folders of libvirt: %w", err)
 		}
 	}
-	for name, content := range map[string]string{"libvirtd.conf": daemonConf, "virtqemud.conf": daemonConf, "qemu.conf": qemuConf} {
+	for name, content := range map[string]string{"libvirtd.conf": daemonConf, "qemu.conf": qemuConf} {
 		if err := os.WriteFile(f.path("config", "libvirt", name), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("configuring libvirt: %w", err)
 		}

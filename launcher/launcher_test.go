@@ -229,7 +229,7 @@ func TestLauncherFails(t *testing.T) {
 		t.Errorf("as root: %v, %s", err, said)
 	}
 	for name, test := range map[string]struct{ different, detail string }{
-		"no libvirt":             {"mount --bind /dev/null /usr/sbin/libvirtd", "neither virtqemud nor libvirtd"},
+		"no libvirt":             {"mount --bind /dev/null /usr/sbin/libvirtd", "the image lacks libvirt"},
 		"libvirt does not start": {"mount --bind /bin/false /usr/sbin/libvirtd", "/usr/sbin/libvirtd does not start: exit status 1"},
 		"folder not writable":    {"mount -o remount,bind,ro /run/gitvirt", "read-only file system"},
 	} {

@@ -243,7 +243,7 @@ func (p *pod) tryVirsh(arguments ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer socket.Close()
+	defer socket.Close() //nolint:errcheck // it was only named
 	cmd := exec.Command("virsh", append([]string{"-q", "-c", "qemu+unix:///session?socket=/proc/self/fd/3/libvirt-sock"}, arguments...)...)
 	cmd.ExtraFiles = []*os.File{socket}
 	said, err := cmd.CombinedOutput()

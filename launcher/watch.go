@@ -28,15 +28,7 @@ type news struct {
 
 // dial connects to the daemon, once.
 func (f folder) dial(ctx context.Context) (*libvirtrpc.Client, error) {
-	var failed error
-	for _, socket := range f.sockets() {
-		client, err := libvirtrpc.Dial(ctx, socket)
-		if err == nil {
-			return client, nil
-		}
-		failed = errors.Join(failed, err)
-	}
-	return nil, failed
+	return libvirtrpc.Dial(ctx, f.path(protocol.SocketPath))
 }
 
 // ask connects to the daemon for one conversation, again and again until it has answered, with an

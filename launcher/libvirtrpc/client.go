@@ -122,7 +122,7 @@ func (c *Client) State(name string) (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("asking for the state of domain %q: %w", name, err)
 	}
-	state := State{State: int32(reply.uint32()), Reason: int32(reply.uint32())}
+	state := State{State: reply.int32(), Reason: reply.int32()}
 	return state, reply.err
 }
 
@@ -225,7 +225,7 @@ func (c *Client) receive() (header, *decoder, error) {
 	h := header{message.uint32(), message.uint32(), message.uint32(), message.uint32()}
 	if ofProgram == program && h.kind == typeEvent && h.procedure == procEventLifecycle {
 		message.uint32() // the subscription's number
-		event := Event{Domain: message.domain().name, Kind: int32(message.uint32()), Detail: int32(message.uint32())}
+		event := Event{Domain: message.domain().name, Kind: message.int32(), Detail: message.int32()}
 		if message.err != nil {
 			return header{}, nil, message.err
 		}

@@ -121,7 +121,7 @@ func FuzzPeer(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer listener.Close()
+		defer listener.Close() //nolint:errcheck // nothing was promised
 		go func() {
 			conn, err := listener.Accept()
 			if err != nil {
@@ -139,7 +139,7 @@ func FuzzPeer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer client.Close()
+		defer client.Close() //nolint:errcheck // nothing was promised
 		_, _ = client.Active()
 		_, _ = client.State("vm")
 		_ = client.PressPowerButton("vm")

@@ -42,6 +42,8 @@ func (d *decoder) take(length int) []byte {
 
 func (d *decoder) uint32() uint32 { return binary.BigEndian.Uint32(d.take(4)) }
 
+func (d *decoder) int32() int32 { return int32(d.uint32()) } //nolint:gosec // the same bits
+
 func (d *decoder) string() string {
 	length := int(d.uint32())
 	if length > maxString {
@@ -73,7 +75,7 @@ func (d *decoder) domain() domain {
 
 // remoteError reads remote_error, which answers a call that failed.
 func (d *decoder) remoteError() error {
-	code, from := d.uint32(), d.uint32()
+	code, from := d.int32(), d.int32()
 	message := ""
 	if d.uint32() == 1 {
 		message = d.string()
@@ -81,5 +83,5 @@ func (d *decoder) remoteError() error {
 	if d.err != nil {
 		return d.err
 	}
-	return &Error{Code: int32(code), From: int32(from), Message: message} //nolint:gosec // XDR's int
+	return &Error{Code: code, From: from, Message: message}
 }

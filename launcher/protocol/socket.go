@@ -10,10 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketPaths are where the socket of the Pod's libvirt daemon is in the shared folder: libvirtd's, or virtqemud's.
-func SocketPaths() []string {
-	return []string{"run/libvirt/libvirt-sock", "run/libvirt/virtqemud-sock"}
-}
+// SocketPath is where the socket of the Pod's libvirt daemon is in the shared folder.
+const SocketPath = "run/libvirt/libvirt-sock"
 
 // Socket is an opened handle of the daemon's socket. It stays what it was when somebody in the Pod replaces the file, and its
 // path is short: that of a volume below /var/lib/kubelet has more bytes than the address of a socket may have (107).
@@ -29,26 +27,20 @@ func OpenSocket(dir string) (*Socket, error) {
 	}
 	defer unix.Close(folder) //nolint:errcheck // nothing was written
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
-	for _, path := range SocketPaths() {
-		fd, err := unix.Openat2(folder, path, &how)
-		if errors.Is(err, unix.ENOENT) {
-			continue
-		}
-		name := filepath.Join(dir, path)
-		if err != nil {
-			return nil, &os.PathError{Op: "open", Path: name, Err: err}
-		}
-		file := os.NewFile(uintptr(fd), name)
-		info, err := file.Stat()
-		if err == nil && info.Mode().Type() != os.ModeSocket {
-			err = fmt.Errorf("%s is no socket", name)
-		}
-		if err != nil {
-			return nil, errors.Join(err, file.Close())
-		}
-		return &Socket{file}, nil
+	name := filepath.Join(dir, SocketPath)
+	fd, err := unix.Openat2(folder, SocketPath, &how)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	return nil, fmt.Errorf("libvirt's socket in %s: %w", dir, os.ErrNotExist)
+	file := os.NewFile(uintptr(fd), name)
+	info, err := file.Stat()
+	if err == nil && info.Mode().Type() != os.ModeSocket {
+		err = fmt.Errorf("%s is no socket", name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &Socket{file}, nil
 }
 
 // Path is what this process connects to. It is good until Close.
