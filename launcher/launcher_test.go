@@ -75,6 +75,9 @@ func TestContainerRestarts(t *testing.T) {
 	<-p.ended
 	again := launchIn(t, p.dir, ":", "-grace", "100ms")
 	again.await("libvirt answers", again.logs("libvirt answers"))
+	if stale, err := filepath.Glob(filepath.Join(p.dir, "run", "libvirt", "qemu", "run", domain+"*")); err != nil || len(stale) > 0 {
+		t.Errorf("the daemon is told of processes that are gone: %q, %v", stale, err)
+	}
 	if state := strings.TrimSpace(again.virsh("domstate", domain)); state != "shut off" {
 		t.Errorf("the guest is %s", state)
 	}
