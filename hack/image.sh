@@ -42,7 +42,7 @@ cd usr/share
 rm -rf alsa bash-completion bug i18n info iso-codes lintian locale man perl5 systemtap xml/iso-codes zoneinfo
 rm -rf qemu/openbios-* qemu/opensbi-* qemu/s390-* qemu/hppa-* qemu/palcode-* qemu/skiboot.lid qemu/slof.bin qemu/trace-events-all
 cd ../..
-rm -f usr/bin/qemu-system-i386 usr/bin/qemu-system-x86_64-microvm usr/bin/qemu-storage-daemon
+rm -f usr/bin/qemu-system-i386 usr/libexec/qemu-system-i386 usr/bin/qemu-system-x86_64-microvm usr/bin/qemu-storage-daemon
 find usr/lib -name "libvirt_driver_*.so" ! -name libvirt_driver_qemu.so -delete
 rm -rf var/log/* var/cache/* var/lib/apt var/lib/dpkg/*-old var/lib/libvirt var/tmp/* etc/*- etc/machine-id etc/resolv.conf etc/hostname tmp/*'
 

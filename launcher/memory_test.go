@@ -73,4 +73,5 @@ func BenchmarkPod(b *testing.B) {
 	b.ReportMetric(float64(libvirtd.pss)/kib, "libvirtd-pss-MiB")
 	b.ReportMetric(float64(launcher.rss+libvirtd.rss)/kib, "rss-MiB")
 	b.ReportMetric(float64(launcher.pss+libvirtd.pss)/kib, "pss-MiB")
+	b.ReportMetric(float64(launcher.private+libvirtd.private)/kib, "private-MiB")
 }
