@@ -24,6 +24,7 @@ const (
 type console struct {
 	pipe    *os.File
 	chunks  chan []byte
+	lost    int // bytes since the log last took some; of the goroutine that reads
 	reading sync.WaitGroup
 	written chan struct{}
 }
@@ -47,7 +48,6 @@ func openConsole(path string, to io.Writer) (*console, error) {
 func (c *console) read() {
 	defer close(c.chunks)
 	buffer := make([]byte, consoleChunk)
-	lost := 0
 	for {
 		length, err := c.pipe.Read(buffer)
 		if err != nil {
@@ -56,16 +56,21 @@ func (c *console) read() {
 			}
 			return
 		}
-		chunk := append([]byte(nil), buffer[:length]...)
-		if lost > 0 {
-			chunk = append(fmt.Appendf(nil, "\n[%d bytes of the console are lost: the log did not take them]\n", lost), chunk...)
-		}
-		select {
-		case c.chunks <- chunk:
-			lost = 0
-		default:
-			lost += length
-		}
+		c.pass(buffer[:length])
+	}
+}
+
+// pass hands what was read on to the log, or counts it as lost; what comes after that says so.
+func (c *console) pass(said []byte) {
+	var chunk []byte
+	if c.lost > 0 {
+		chunk = fmt.Appendf(nil, "\n[%d bytes of the console are lost: the log did not take them]\n", c.lost)
+	}
+	select {
+	case c.chunks <- append(chunk, said...):
+		c.lost = 0
+	default:
+		c.lost += len(said)
 	}
 }
 
@@ -87,11 +92,7 @@ func (c *console) drain(buffer []byte) {
 			if err != nil || length <= 0 {
 				return true
 			}
-			select {
-			case c.chunks <- append([]byte(nil), buffer[:length]...):
-			default:
-				return true
-			}
+			c.pass(buffer[:length])
 		}
 	})
 }
