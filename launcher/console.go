@@ -74,7 +74,7 @@ func (c *console) pass(said []byte) {
 	}
 }
 
-// drain reads what is left in the pipe after the guest's end.
+// drain reads what is left in the pipe after the guest's end: as much as a pipe holds, for whoever else writes may go on for ever.
 func (c *console) drain(buffer []byte) {
 	raw, err := c.pipe.SyscallConn()
 	if err == nil {
@@ -84,16 +84,14 @@ func (c *console) drain(buffer []byte) {
 		return
 	}
 	_ = raw.Read(func(fd uintptr) bool {
-		for {
+		for range consoleBacklog + 1 {
 			length, err := unix.Read(int(fd), buffer)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
 			if err != nil || length <= 0 {
 				return true
 			}
 			c.pass(buffer[:length])
 		}
+		return true
 	})
 }
 

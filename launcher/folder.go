@@ -45,10 +45,7 @@ func (f folder) path(elements ...string) string {
 	return filepath.Join(append([]string{string(f)}, elements...)...)
 }
 
-func (f folder) held() bool {
-	_, err := os.Lstat(f.path(protocol.HoldFile))
-	return err == nil
-}
+func (f folder) held() bool { return protocol.Held(string(f)) }
 
 // guestPID reads the process id of a domain's QEMU, or 0.
 func (f folder) guestPID(domain string) int {

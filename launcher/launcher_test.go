@@ -162,15 +162,14 @@ func TestGuestRestartsInItsPod(t *testing.T) {
 	t.Parallel()
 	p := startPod(t)
 	p.start(libvirttest.GuestIdle)
-	hold := filepath.Join(p.dir, protocol.HoldFile)
 	first := p.find(qemu)
 	for range 2 {
-		if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		if err := protocol.Hold(p.dir); err != nil {
 			t.Fatal(err)
 		}
 		p.virsh("destroy", domain)
 		p.virsh("start", domain)
-		if err := os.Remove(hold); err != nil { // quicker than the news of both
+		if err := protocol.Release(p.dir); err != nil { // quicker than the news of both
 			t.Fatal(err)
 		}
 	}
@@ -179,13 +178,13 @@ func TestGuestRestartsInItsPod(t *testing.T) {
 	if second := p.find(qemu); second.pid == first.pid {
 		t.Error("it is the same QEMU")
 	}
-	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+	if err := protocol.Hold(p.dir); err != nil {
 		t.Fatal(err)
 	}
 	p.virsh("destroy", domain)
 	p.await("the end is seen", func() bool { return ended() == 3 })
 	p.virsh("version") // the Pod is held
-	if err := os.Remove(hold); err != nil {
+	if err := protocol.Release(p.dir); err != nil {
 		t.Fatal(err)
 	}
 	p.ends(12, protocol.Destroyed)
