@@ -124,7 +124,7 @@ func Pod(vm *schemas.VM, options Options) (*corev1.Pod, error) {
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	s.Containers = []corev1.Container{{
-		Name: "compute", Image: options.Image,
+		Name: "compute", Image: options.Image, Args: arguments(vm),
 		Resources: resources(spec, options.Emulation),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(bool), ReadOnlyRootFilesystem: &yes,
@@ -188,6 +188,15 @@ func schedule(pod *corev1.PodSpec, spec *kubevirtv1.VirtualMachineInstanceSpec) 
 
 // stopMargin is what the launcher gets beside the guest's own time to shut down.
 const stopMargin = 15 * time.Second
+
+// arguments are those of the launcher. The console goes to the Pod's log only when the manifest asks for it: a guest may print secrets.
+func arguments(vm *schemas.VM) []string {
+	out := []string{"-grace=" + vm.TerminationGracePeriod().String()}
+	if log := vm.Spec().Domain.Devices.LogSerialConsole; log != nil && *log {
+		out = append(out, "-console")
+	}
+	return out
+}
 
 func hostname(vm *schemas.VM) string {
 	if name := vm.Spec().Hostname; name != "" {

@@ -6,13 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
+	"github.com/gitvirt/gitvirt/launcher/protocol"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // Where the volumes of a machine are in its Pod.
 const (
-	// RuntimeDir has the socket of the Pod's libvirt, its state and its logs.
-	RuntimeDir = "/run/gitvirt"
 	// DisksDir has the disks that live as long as the Pod, and what is made of files for the guest.
 	DisksDir = "/disks"
 	// ClaimsDir has a folder for each volume that is a claim with a file system.
@@ -46,7 +45,7 @@ func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
 	}
 	spec := vm.Spec()
 	add(corev1.Volume{Name: volumeRuntime, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		corev1.VolumeMount{MountPath: RuntimeDir})
+		corev1.VolumeMount{MountPath: protocol.Dir})
 	add(corev1.Volume{Name: volumeDisks, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		corev1.VolumeMount{MountPath: DisksDir})
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volumeSecret, VolumeSource: corev1.VolumeSource{
