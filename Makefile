@@ -64,6 +64,18 @@ bench-kubevirt: ## Measure rendering against KubeVirt's own converter
 conformance: ## Ask KubeVirt's own converter whether what is kept of its domains is true
 	GITVIRT_KUBEVIRT="$(CURDIR)/hack/kubevirt.sh" go test -count=1 -run TestCorpusIsKubeVirts ./nodeagent/domainxml
 
+.PHONY: cluster
+cluster: ## Start a real Kubernetes on this machine (GITVIRT_CLUSTER_NODES=2 for two nodes)
+	@hack/cluster/cluster.sh up
+
+.PHONY: cluster-down
+cluster-down: ## Remove every trace of it (the cache of programs stays)
+	@hack/cluster/cluster.sh down
+
+.PHONY: cluster-check
+cluster-check: ## Ask the running cluster whether it does what the tests need
+	@hack/cluster/smoke.sh
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME (default 60s)
 	@hack/fuzz.sh $(FUZZTIME)

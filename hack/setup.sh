@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the demo and the tests need on Debian: libvirt, QEMU, and the parts of the test guest. What is there
-# already is left alone; with everything there it only looks.
+# already is left alone; with everything there it only looks. `setup.sh cluster` installs what a Kubernetes cluster needs
+# besides, which only `make cluster` asks for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
@@ -27,8 +28,23 @@ packages=(
   curl python3 procps iproute2 util-linux
 )
 
+what=setup
+if [ "${1:-}" = cluster ]; then
+  what="setup for a cluster"
+  packages=(
+    # what Kubernetes stands on
+    etcd-server containerd runc containernetworking-plugins
+    # what its programs call: kube-proxy, kubelet, and the CNI plugin for ports
+    nftables iptables conntrack mount kmod
+    # certificates, and looking whether a component is well
+    openssl curl
+    # building pause, and the namespaces of nodes
+    gcc libc6-dev busybox-static tini iproute2 util-linux procps
+  )
+fi
+
 # Daemons that are wanted as programs only. Where systemd runs, installing one starts it for the whole machine.
-programs_only=(docker-registry openssh-server qemu-guest-agent)
+programs_only=(docker-registry openssh-server qemu-guest-agent etcd-server containerd containernetworking-plugins)
 
 missing_packages() {
   dpkg-query -W -f='${binary:Package} ${db:Status-Status}\n' 2>/dev/null |
@@ -40,15 +56,20 @@ missing_packages() {
 update_lists() { retry apt-get -q update -o Acquire::Retries=3; }
 
 install_packages() {
-  DEBIAN_FRONTEND=noninteractive retry apt-get install -q -y --no-install-recommends -o Acquire::Retries=3 "$@"
+  # Nothing is removed for it: Docker's own containerd, for one, does not go with Debian's.
+  DEBIAN_FRONTEND=noninteractive retry apt-get install -q -y --no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
 }
 
 stop_daemon() {
-  # The package names its service after itself, except for sshd.
-  local service=$1
-  if [ "$service" = openssh-server ]; then service=ssh; fi
-  systemctl disable --now "$service" >/dev/null 2>&1 || true
-  say "  $service is installed for the tests and not left running as a service"
+  # A package mostly names its service after itself.
+  local services=("$1")
+  case $1 in
+  openssh-server) services=(ssh) ;;
+  etcd-server) services=(etcd) ;;
+  containernetworking-plugins) services=(cni-dhcp.socket cni-dhcp) ;;
+  esac
+  systemctl disable --now "${services[@]}" >/dev/null 2>&1 || true
+  say "  ${services[*]} is installed for the tests and not left running as a service"
 }
 
 command -v go >/dev/null || die "Go is not in PATH: install the version go.mod asks for from https://go.dev/dl/"
@@ -57,12 +78,12 @@ command -v dpkg-query >/dev/null ||
 
 mapfile -t missing < <(missing_packages)
 if [ ${#missing[@]} -eq 0 ]; then
-  say "setup: everything is installed"
+  say "$what: everything is installed"
   exit 0
 fi
 
 need_root "installing packages (${missing[*]})"
-say "setup: installing ${#missing[@]} Debian packages: ${missing[*]}"
+say "$what: installing ${#missing[@]} Debian packages: ${missing[*]}"
 
 # Fresh lists only when there are none or they do not serve: an update costs more than most installs.
 known() { apt-cache show --no-all-versions "${missing[@]}" >/dev/null 2>&1; }
@@ -73,7 +94,7 @@ if ! known; then
 fi
 if ! progress "apt-get install" install_packages "${missing[@]}"; then
   if [ -n "$updated" ]; then die "apt-get install failed: see above"; fi
-  say "setup: trying again with fresh package lists"
+  say "$what: trying again with fresh package lists"
   progress "apt-get update" update_lists || die "cannot read the package lists: check the network and /etc/apt/sources.list"
   progress "apt-get install" install_packages "${missing[@]}" || die "apt-get install failed: see above"
 fi
@@ -86,4 +107,4 @@ fi
 
 mapfile -t missing < <(missing_packages)
 if [ ${#missing[@]} -ne 0 ]; then die "still missing after the installation: ${missing[*]}"; fi
-say "setup: done"
+say "$what: done"

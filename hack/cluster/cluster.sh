@@ -1,0 +1,224 @@
+#!/usr/bin/env bash
+# A real Kubernetes on this machine, for tests: README.md tells what runs and how to look into it.
+#
+#   cluster.sh up               installs, builds and starts what is missing; GITVIRT_CLUSTER_NODES=2 makes two nodes
+#   cluster.sh down             removes every trace but the built programs and images
+#   cluster.sh status           what runs
+#   cluster.sh stop NAME        ends a component: kube-apiserver, node-1/kubelet, ... or a whole node: node-1
+#   cluster.sh start NAME       starts it again
+#   cluster.sh signal SIG NAME  sends it a signal, such as STOP or CONT
+#   cluster.sh in NODE COMMAND  runs a command on a node
+#   cluster.sh load FILE...     gives every node the images of archives
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. hack/lib.sh
+. hack/cluster/env.sh
+. hack/cluster/processes.sh
+. hack/cluster/pki.sh
+. hack/cluster/control.sh
+. hack/cluster/node.sh
+
+lock() {
+  mkdir -p "$GITVIRT_CACHE"
+  exec 9>"$GITVIRT_CACHE/cluster.lock"
+  flock -n 9 || {
+    say "cluster: waiting for another start or stop"
+    flock 9
+  }
+}
+
+# begin NAME starts a component if it does not run.
+begin() {
+  running "$1" && return 0
+  case $1 in
+  */*) "start_${1#*/}" "${1%/*}" ;;
+  *) "start_$1" ;;
+  esac
+}
+
+# await NAME waits until a component does its work.
+await() {
+  case $1 in
+  */*) "ready_${1#*/}" "${1%/*}" ;;
+  *) "ready_$1" ;;
+  esac
+}
+
+# begin_node makes a node that has no kubelet yet; join_node lets it into the cluster.
+begin_node() {
+  begin "$1/init"
+  configure_node "$1"
+  begin "$1/containerd"
+}
+join_node() {
+  begin "$1/kubelet"
+  begin "$1/kube-proxy"
+}
+
+up() {
+  local start=$1 node part
+  mkdir -p "$cluster"/{logs,processes,nodes}
+  (umask 077 && make_pki)
+  chmod 600 "$cluster/kubeconfig"
+  remember_kernel_settings
+  make_bridge
+  begin etcd
+  # Nodes and the API server take about equally long and do not wait for each other.
+  for node in "${nodes[@]}"; do begin_node "$node"; done
+  await etcd
+  begin kube-apiserver
+  for node in "${nodes[@]}"; do load_into "$node" "$images"/*.tar; done
+  await kube-apiserver
+  say "  API server: ready after $(seconds_since "$start")"
+  begin kube-controller-manager
+  begin kube-scheduler
+  for node in "${nodes[@]}"; do join_node "$node"; done
+  await kube-controller-manager
+  await kube-scheduler
+  for node in "${nodes[@]}"; do
+    for part in kubelet kube-proxy; do await "$node/$part"; done
+    say "  $node: ready after $(seconds_since "$start")"
+  done
+  ready kube-controller-manager 60 kubectl get serviceaccount default
+}
+
+# load_into NODE FILE... imports archives that the node has not had yet.
+load_into() {
+  local node=$1 file mark
+  shift
+  await "$node/containerd"
+  for file; do
+    mark=$(node_folder "$node")/loaded-$(sha256sum <"$file" | cut -c1-16)
+    if [ -e "$mark" ]; then continue; fi
+    import "$file" "$node" || failed "$node/containerd" "cannot import $file"
+    touch "$mark"
+  done
+}
+
+end_node() {
+  local node=$1 part
+  for part in init.parent containerd.parent kubelet.parent kube-proxy.parent; do
+    # The namespaces' first process takes everything with it: shims, containers, mounts, links.
+    if [ "$part" = init.parent ] && pid=$(pid_of "$node/init"); then kill -9 "$pid"; fi
+    end_process "$node/$part"
+  done
+  wait_for 20 ended "$node/init" || die "$node does not end"
+  rm -rf "$cluster/processes/$node"
+  ip link del "gvk-$node" 2>/dev/null || true
+}
+
+remove_cgroups() {
+  local root
+  cgroup_roots | while read -r root; do
+    if [ -d "$root/$cgroup" ]; then find "$root/$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || true; fi
+  done
+}
+cgroups_are_gone() {
+  remove_cgroups
+  ! cgroup_roots | while read -r root; do if [ -d "$root/$cgroup" ]; then echo "$root"; fi; done | grep -q .
+}
+
+down() {
+  local name setting value
+  if [ -d "$cluster/processes" ]; then
+    for name in "$cluster"/processes/node-*; do
+      if [ -d "$name" ]; then end_node "$(basename "$name")"; fi
+    done
+    for name in kube-scheduler kube-controller-manager kube-apiserver etcd; do end_process "$name"; done
+  fi
+  ip link del "$bridge" 2>/dev/null || true
+  wait_for 10 cgroups_are_gone || warn "these cgroups are left: $(find /sys/fs/cgroup -type d -path "*/$cgroup*" | head -n 3)"
+  if [ -e "$cluster/kernel-settings" ]; then
+    while read -r setting value; do printf '%s\n' "$value" >"/proc/sys/$setting"; done <"$cluster/kernel-settings"
+  fi
+  rm -rf --one-file-system "$cluster"
+}
+
+status() {
+  local name pid
+  [ -d "$cluster/processes" ] || die "no cluster in $cluster: make cluster starts one"
+  for name in "${control_plane[@]}" $(cd "$cluster/processes" && ls -d node-*/{init,containerd,kubelet,kube-proxy} 2>/dev/null); do
+    if pid=$(pid_of "$name"); then
+      printf '%-26s pid %-8s %4d MiB\n' "$name" "$pid" $(($(awk '/^VmRSS/ { print $2 }' "/proc/$pid/status") / 1024))
+    else
+      printf '%-26s does not run\n' "$name"
+    fi
+  done
+}
+
+# known NAME fails for what is no component.
+known() {
+  local part
+  case $1 in
+  node-*/*) for part in "${node_parts[@]}"; do if [ "${1#*/}" = "$part" ]; then return 0; fi; done ;;
+  *) for part in "${control_plane[@]}"; do if [ "$1" = "$part" ]; then return 0; fi; done ;;
+  esac
+  die "there is no component $1; there are: ${control_plane[*]} and NODE/{${node_parts[*]}}"
+}
+
+need_root "the cluster"
+command=${1:-}
+shift || true
+case $command in
+up)
+  hack/setup.sh
+  hack/setup.sh cluster
+  hack/cluster/build.sh
+  progress "making the images" hack/cluster/images.sh "$programs" "$images"
+  lock
+  began=$(now)
+  say "cluster: starting Kubernetes in $cluster"
+  up "$began"
+  say "cluster: ready after $(seconds_since "$began"); look into it with"
+  say "  export KUBECONFIG=$cluster/kubeconfig"
+  say "  $programs/kubectl get pods -A"
+  ;;
+down)
+  lock
+  began=$(now)
+  down
+  say "cluster: removed in $(seconds_since "$began"); the programs stay in $GITVIRT_CACHE"
+  ;;
+status) status ;;
+stop)
+  lock
+  case ${1:-} in
+  node-*/*)
+    known "$1"
+    end_process "$1"
+    end_process "$1.parent"
+    ;;
+  node-*) end_node "$1" ;;
+  *) known "${1:-}" && end_process "$1" ;;
+  esac
+  ;;
+start)
+  lock
+  case ${1:-} in
+  node-*/* | [!n]*)
+    known "$1"
+    begin "$1"
+    await "$1"
+    ;;
+  node-*)
+    begin_node "$1"
+    await "$1/containerd"
+    join_node "$1"
+    await "$1/kubelet"
+    await "$1/kube-proxy"
+    ;;
+  *) known "${1:-}" ;;
+  esac
+  ;;
+signal)
+  known "${2:-}"
+  pid=$(pid_of "$2") || die "$2 does not run"
+  kill -s "$1" "$pid"
+  ;;
+in) in_node "$@" ;;
+load)
+  lock
+  for node in "${nodes[@]}"; do load_into "$node" "$@"; done
+  ;;
+*) die "want one of: up, down, status, stop NAME, start NAME, signal SIG NAME, in NODE COMMAND, load FILE..." ;;
+esac
