@@ -37,6 +37,7 @@ spec:
   nodeSelector: {kubernetes.io/hostname: $2}
   restartPolicy: Never
   automountServiceAccountToken: false
+  dnsPolicy: Default
   terminationGracePeriodSeconds: 20
   securityContext: {runAsUser: 107, runAsGroup: 107, runAsNonRoot: true, fsGroup: 107, seccompProfile: {type: RuntimeDefault}}
   volumes: [{name: www, emptyDir: {}}]
@@ -66,7 +67,8 @@ began=$(now)
 pod server node-1 server "$serve" | k apply -f - >/dev/null
 ready_pod server
 say "  a Pod without privileges is ready: $(seconds_since "$began")"
-k logs server | grep -qx serving || die "the server's log lacks what it wrote"
+k logs server >"$work/log"
+grep -qx serving "$work/log" || die "the server's log lacks what it wrote"
 
 k apply -f - >/dev/null <<EOF
 apiVersion: v1
@@ -95,10 +97,10 @@ for node in "${nodes[@]}"; do
     k logs "client-$node" >&2
     die "a Pod on $node does not reach the server"
   }
-  for url in "${urls[@]}"; do k logs "client-$node" | grep -qxF "reached $url" || die "$node did not reach $url"; done
+  k logs "client-$node" >"$work/answer"
+  for url in "${urls[@]}"; do grep -qxF "reached $url" "$work/answer" || die "$node did not reach $url"; done
   say "  a Pod on $node reached the server at its addresses and through the Service, over IPv4 and IPv6: $(seconds_since "$began")"
 done
-k logs client-node-1 >"$work/answer"
 for line in 107 CapEff=0000000000000000 CapBnd=0000000000000000 NoNewPrivs=1 "root is read only"; do
   grep -qxF "$line" "$work/answer" || die "the server should say $line, it says: $(tr '\n' ' ' <"$work/answer")"
 done
