@@ -95,16 +95,13 @@ load_into() {
   done
 }
 
+# end_node NODE kills the first process of a node's namespaces, which takes everything with it: daemons, shims, containers,
+# mounts, links, rules.
 end_node() {
-  local node=$1 part
-  for part in init.parent containerd.parent kubelet.parent kube-proxy.parent; do
-    # The namespaces' first process takes everything with it: shims, containers, mounts, links.
-    if [ "$part" = init.parent ] && pid=$(pid_of "$node/init"); then kill -9 "$pid"; fi
-    end_process "$node/$part"
-  done
-  wait_for 20 ended "$node/init" || die "$node does not end"
-  rm -rf "$cluster/processes/$node"
-  ip link del "gvk-$node" 2>/dev/null || true
+  end_process "$1/init" 0
+  end_process "$1/namespaces"
+  rm -rf "$cluster/processes/$1"
+  ip link del "gvk-$1" 2>/dev/null || true
 }
 
 remove_cgroups() {
@@ -124,7 +121,7 @@ down() {
     for name in "$cluster"/processes/node-*; do
       if [ -d "$name" ]; then end_node "$(basename "$name")"; fi
     done
-    for name in kube-scheduler kube-controller-manager kube-apiserver etcd; do end_process "$name"; done
+    for name in "${control_plane[@]}"; do end_process "$name" 0; done
   fi
   ip link del "$bridge" 2>/dev/null || true
   wait_for 10 cgroups_are_gone || warn "these cgroups are left: $(find /sys/fs/cgroup -type d -path "*/$cgroup*" | head -n 3)"
@@ -183,31 +180,25 @@ status) status ;;
 stop)
   lock
   case ${1:-} in
-  node-*/*)
-    known "$1"
-    end_process "$1"
-    end_process "$1.parent"
-    ;;
-  node-*) end_node "$1" ;;
+  node-[0-9]) end_node "$1" ;;
   *) known "${1:-}" && end_process "$1" ;;
   esac
   ;;
 start)
   lock
   case ${1:-} in
-  node-*/* | [!n]*)
-    known "$1"
-    begin "$1"
-    await "$1"
-    ;;
-  node-*)
+  node-[0-9])
     begin_node "$1"
     await "$1/containerd"
     join_node "$1"
     await "$1/kubelet"
     await "$1/kube-proxy"
     ;;
-  *) known "${1:-}" ;;
+  *)
+    known "${1:-}"
+    begin "$1"
+    await "$1"
+    ;;
   esac
   ;;
 signal)

@@ -35,15 +35,15 @@ start_init() {
   folder=$(node_folder "$node")
   mkdir -p "$folder" "$cluster/logs/$node"
   make_cgroup "$node"
-  daemon "$node/init.parent" unshare --mount --pid --net --uts --ipc --fork --kill-child \
+  daemon "$node/namespaces" unshare --mount --pid --net --uts --ipc --fork --kill-child \
     "$PWD/hack/cluster/node-init.sh" "$node" "$folder" "$programs"
-  parent=$(pid_of "$node/init.parent") || failed "$node/init.parent" "has ended"
-  wait_for 5 child_of "$parent" >/dev/null || failed "$node/init.parent" "has no child"
+  parent=$(pid_of "$node/namespaces") || failed "$node/namespaces" "has ended"
+  wait_for 5 child_of "$parent" >/dev/null || failed "$node/namespaces" "has no child"
   init=$(child_of "$parent")
   record "$node/init" "$init"
   # shellcheck disable=SC2317 # ready calls it
   init_is_tini() { [ "$(cat "/proc/$init/comm" 2>/dev/null)" = tini ]; }
-  ready "$node/init.parent" 10 init_is_tini
+  ready "$node/namespaces" 10 init_is_tini
 
   ip link del "$link" 2>/dev/null || true
   ip link add "$link" type veth peer name eth0 netns "$init"

@@ -2,8 +2,9 @@
 # The processes of the cluster: started with a log, recorded, looked at and ended. Sourced by cluster.sh.
 # shellcheck disable=SC2154 # env.sh sets cluster
 
-# born prints when a process was started, in ticks since boot: with the pid it names a process for good.
-born() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+# born prints when a process was started, in ticks since boot: with the pid it names a process for good. One that has ended
+# and waits for its parent to notice, which may take seconds, is none.
+born() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" { print $20 }'; }
 
 record() {
   mkdir -p "$cluster/processes/$(dirname "$1")"
@@ -21,13 +22,11 @@ pid_of() {
 running() { pid_of "$1" >/dev/null; }
 ended() { ! running "$1"; }
 
-# daemon NAME COMMAND... starts a process in a session of its own, with its output in logs/NAME.log, and records it. What
-# only waits for another is NAME.parent and shares that one's log.
+# daemon NAME COMMAND... starts a process in a session of its own, with its output in logs/NAME.log, and records it.
 daemon() {
-  local name=$1 log=$cluster/logs/${1%.parent}.log
+  local name=$1
   shift
-  mkdir -p "$(dirname "$log")"
-  setsid "$@" >>"$log" 2>&1 </dev/null 9>&- &
+  setsid "$@" >>"$cluster/logs/$name.log" 2>&1 </dev/null 9>&- &
   record "$name" $!
 }
 
@@ -42,22 +41,39 @@ in_node() {
   nsenter -t "$init" -m -p -n -u -i --wd=/ -- "$@"
 }
 
-# node_daemon NODE PART COMMAND... starts a process inside a node and records its pid as the host sees it.
+# node_daemon NODE PART COMMAND... starts a process inside a node, as a child of the node's first process.
 node_daemon() {
-  local node=$1 part=$2 init parent
+  local node=$1 part=$2 inside
   shift 2
-  init=$(pid_of "$node/init")
-  daemon "$node/$part.parent" nsenter -t "$init" -m -p -n -u -i --wd=/ -- "$@"
-  parent=$(pid_of "$node/$part.parent") && wait_for 5 child_of "$parent" >/dev/null || return 0
-  record "$node/$part" "$(child_of "$parent")"
+  # shellcheck disable=SC2016 # the shell inside expands it
+  inside=$(in_node "$node" bash -c 'setsid "$@" >&3 2>&3 3>&- </dev/null & echo $!' bash "$@" 3>>"$cluster/logs/$node/$part.log" 9>&-)
+  # One that has ended already has no pid to record; whoever waits for it says so.
+  outside=
+  wait_for 5 pid_outside "$node" "$inside" || true
+  if [ -n "$outside" ]; then record "$node/$part" "$outside"; fi
 }
 
+# pid_outside NODE PID puts the pid that the host knows a node's process by into outside. It fails while the process is not
+# yet a child of the node's first one.
+pid_outside() {
+  local init pid
+  init=$(pid_of "$1/init") || return 0
+  in_node "$1" test -d "/proc/$2" || return 0
+  for pid in $(pgrep -P "$init"); do
+    if [ "$(awk '$1 == "NSpid:" { print $NF }' "/proc/$pid/status" 2>/dev/null)" = "$2" ]; then outside=$pid; fi
+  done
+  [ -n "$outside" ]
+}
+
+# end_process NAME [SECONDS] asks a process to end, and kills it when it takes longer than SECONDS, 0 for at once.
 end_process() {
-  local pid
+  local pid seconds=${2:-5}
   if pid=$(pid_of "$1"); then
-    kill "$pid" 2>/dev/null || true
-    kill -CONT "$pid" 2>/dev/null || true
-    if ! wait_for 20 ended "$1"; then
+    if [ "$seconds" -gt 0 ]; then
+      kill "$pid" 2>/dev/null || true
+      kill -CONT "$pid" 2>/dev/null || true
+    fi
+    if [ "$seconds" -eq 0 ] || ! wait_for "$seconds" ended "$1"; then
       kill -9 "$pid" 2>/dev/null || true
       wait_for 20 ended "$1" || die "$1 (process $pid) does not end"
     fi
@@ -67,7 +83,7 @@ end_process() {
 
 # failed NAME says that a component does not work and shows the end of its log.
 failed() {
-  local log=$cluster/logs/${1%.parent}.log
+  local log=$cluster/logs/$1.log
   warn "error: $1 $2; the end of $log:"
   if [ -s "$log" ]; then tail -n 20 "$log" | cut -c1-300 | sed 's/^/    /' >&2; fi
   warn "make cluster goes on from here once the cause is gone; make cluster-down removes everything"
