@@ -33,7 +33,7 @@ if [ "${1:-}" = cluster ]; then
   what="setup for a cluster"
   packages=(
     # what Kubernetes stands on
-    etcd-server containerd runc containernetworking-plugins
+    etcd-server runc containernetworking-plugins
     # what its programs call: kube-proxy, kubelet, and the CNI plugin for ports
     nftables iptables conntrack mount kmod
     # certificates, and looking whether a component is well
@@ -44,7 +44,7 @@ if [ "${1:-}" = cluster ]; then
 fi
 
 # Daemons that are wanted as programs only. Where systemd runs, installing one starts it for the whole machine.
-programs_only=(docker-registry openssh-server qemu-guest-agent etcd-server containerd containernetworking-plugins)
+programs_only=(docker-registry openssh-server qemu-guest-agent etcd-server containernetworking-plugins)
 
 missing_packages() {
   dpkg-query -W -f='${binary:Package} ${db:Status-Status}\n' 2>/dev/null |
@@ -56,7 +56,7 @@ missing_packages() {
 update_lists() { retry apt-get -q update -o Acquire::Retries=3; }
 
 install_packages() {
-  # Nothing is removed for it: Docker's own containerd, for one, does not go with Debian's.
+  # Nothing is removed for it: Docker's own containerd, for one, does not go with Debian's runc.
   DEBIAN_FRONTEND=noninteractive retry apt-get install -q -y --no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds Kubernetes' programs from Go modules into the folder that path.sh prints, once. A cold build takes about five
-# minutes on two cores and needs the Go module proxy; nothing is downloaded that is not checked against go.sum.
+# Builds the programs of Kubernetes and containerd from Go modules into the folder that path.sh prints, once. A cold build
+# takes about ten minutes on two cores and needs the Go module proxy; nothing is downloaded that is not checked against
+# go.sum. containerd is a module of its own: the two want different versions of what they share.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . hack/lib.sh
@@ -29,13 +30,17 @@ work=$(mktemp -d "$GITVIRT_CACHE/.kubernetes.XXXXXX")
 trap 'stop_progress; rm -rf "$work"' EXIT
 chmod 755 "$work"
 
-download() { (cd hack/cluster && retry go mod download); }
+download() { (cd "$1" && retry go mod download); }
 
 # kubectl and the API server compare their versions, which a build that is not from git does not know.
-build() {
+build_kubernetes() {
   local package=k8s.io/component-base/version
   (cd hack/cluster && CGO_ENABLED=0 GOFLAGS='' nice -n 10 go build -trimpath -o "$work/" \
     -ldflags "-s -w -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=$(cut -d. -f2 <<<"$version") -X $package.gitTreeState=clean" tool)
+}
+
+build_containerd() {
+  (cd hack/cluster/containerd && CGO_ENABLED=0 GOFLAGS='' nice -n 10 go build -trimpath -o "$work/" -ldflags "-s -w" tool)
 }
 
 # The process that holds a Pod's namespaces is Kubernetes' own: seventy lines of C, which the module carries.
@@ -45,9 +50,11 @@ build_pause() {
   gcc -Os -Wall -static -s -DVERSION="$version" -o "$work/pause" "$source"
 }
 
-progress "downloading the modules" download ||
-  die "cannot download Kubernetes' modules; is the Go module proxy ($(go env GOPROXY)) within reach?"
-progress "building six programs (once)" build || die "Kubernetes $version does not build: see above"
+unreachable="cannot download the modules; is the Go module proxy ($(go env GOPROXY)) within reach?"
+progress "downloading Kubernetes' modules" download hack/cluster || die "$unreachable"
+progress "downloading containerd's modules" download hack/cluster/containerd || die "$unreachable"
+progress "building containerd (once)" build_containerd || die "containerd does not build: see above"
+progress "building Kubernetes (once)" build_kubernetes || die "Kubernetes $version does not build: see above"
 progress "building pause" build_pause || die "pause does not build: see above; make setup installs gcc"
 touch "$work/complete"
 rm -rf "$programs"

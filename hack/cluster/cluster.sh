@@ -161,7 +161,7 @@ up)
   hack/setup.sh
   hack/setup.sh cluster
   hack/cluster/build.sh
-  progress "making the images" hack/cluster/images.sh "$programs" "$images"
+  progress "the images of pause and busybox" hack/cluster/images.sh "$programs" "$images"
   lock
   began=$(now)
   say "cluster: starting Kubernetes in $cluster"
@@ -180,14 +180,14 @@ status) status ;;
 stop)
   lock
   case ${1:-} in
-  node-[0-9]) end_node "$1" ;;
+  node-[1-9]) end_node "$1" ;;
   *) known "${1:-}" && end_process "$1" ;;
   esac
   ;;
 start)
   lock
   case ${1:-} in
-  node-[0-9])
+  node-[1-9])
     begin_node "$1"
     await "$1/containerd"
     join_node "$1"

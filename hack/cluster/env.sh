@@ -10,6 +10,7 @@ images=$GITVIRT_CACHE/cluster-images-$(cat hack/cluster/images.sh hack/ociimage/
 
 # Nodes are numbered from 1: node-1 has address 11 on the bridge and the Pods' network 1.
 nodes=()
+case ${GITVIRT_CLUSTER_NODES:-1} in [1-9]) ;; *) die "GITVIRT_CLUSTER_NODES=$GITVIRT_CLUSTER_NODES: want 1 to 9" ;; esac
 for ((number = 1; number <= ${GITVIRT_CLUSTER_NODES:-1}; number++)); do nodes+=("node-$number"); done
 
 # The control plane listens on the bridge of the nodes, in the host's network, and nowhere else.
@@ -18,8 +19,6 @@ net4=172.29.77
 net6=fd47:7669:7274
 api=https://$net4.1:6443
 etcd=https://$net4.1:2379
-pods4=10.247.0.0/16
-pods6=$net6:1000::/52
 services4=10.248.0.0/16
 services6=$net6:2000::/112
 

@@ -83,27 +83,29 @@ configure_node() {
 
 containerd_config() {
   cat <<EOF
-version = 2
+version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
-disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.opt"]
+# What is not needed, and what would leave a folder in the host's /opt.
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs"]
 [grpc]
   address = "/run/containerd/containerd.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "gitvirt.test/pause:1"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "gitvirt.test/pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
   # Where root has no CAP_SYS_RESOURCE, runc may not lower the score of a process.
   restrict_oom_score_adj = true
   # A device that a Pod is given belongs to the Pod's user: an unprivileged QEMU opens it.
   device_ownership_from_security_context = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "/etc/cni/net.d"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      SystemdCgroup = false
 EOF
 }
 
@@ -167,11 +169,18 @@ start_kubelet() {
   node_daemon "$1" kubelet /run/kubernetes/kubelet --config /etc/kubernetes/kubelet.yaml \
     --kubeconfig "/etc/kubernetes/$1.kubeconfig" --hostname-override "$1" --node-ip "$(node_ip4 "$1"),$(node_ip6 "$1")"
 }
-node_is_ready() { [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
-ready_kubelet() { ready "$1/kubelet" 120 node_is_ready "$1"; }
+# After a kubelet was started again the node is Ready for a while because it was so before: its lease says who is alive.
+kubelet_is_well() {
+  local renewed
+  in_node "$1" curl -fsS --max-time 5 http://127.0.0.1:10248/healthz || return 1
+  renewed=$(kubectl get lease --namespace kube-node-lease "$1" -o 'jsonpath={.spec.renewTime}') || return 1
+  [ "$(date -d "$renewed" +%s)" -ge "$(stat -c %Y "$cluster/processes/$1/kubelet")" ] || return 1
+  [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]
+}
+ready_kubelet() { ready "$1/kubelet" 120 kubelet_is_well "$1"; }
 
 start_kube-proxy() { node_daemon "$1" kube-proxy /run/kubernetes/kube-proxy --config /etc/kubernetes/kube-proxy.yaml; }
 ready_kube-proxy() { ready "$1/kube-proxy" 60 in_node "$1" curl -fsS --max-time 5 http://127.0.0.1:10256/healthz; }
 
 # import FILE NODE gives a node the images of an archive.
-import() { in_node "$2" ctr --namespace k8s.io images import - <"$1" >/dev/null; }
+import() { CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1 in_node "$2" ctr --namespace k8s.io images import - <"$1" >/dev/null; }

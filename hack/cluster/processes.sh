@@ -33,12 +33,12 @@ daemon() {
 # child_of PID prints the only child of a process.
 child_of() { pgrep -P "$1" | head -n 1 | grep .; }
 
-# in_node NODE COMMAND... runs a command in all namespaces of a node.
+# in_node NODE COMMAND... runs a command in all namespaces of a node, where the cluster's own programs come first.
 in_node() {
   local init
   init=$(pid_of "$1/init") || die "$1 does not run: make cluster starts it"
   shift
-  nsenter -t "$init" -m -p -n -u -i --wd=/ -- "$@"
+  PATH=/run/kubernetes:$PATH nsenter -t "$init" -m -p -n -u -i --wd=/ -- "$@"
 }
 
 # node_daemon NODE PART COMMAND... starts a process inside a node, as a child of the node's first process.

@@ -40,13 +40,15 @@ spec:
   dnsPolicy: Default
   terminationGracePeriodSeconds: 20
   securityContext: {runAsUser: 107, runAsGroup: 107, runAsNonRoot: true, fsGroup: 107, seccompProfile: {type: RuntimeDefault}}
-  volumes: [{name: www, emptyDir: {}}]
+  volumes:
+  - {name: www, emptyDir: {}}
+  - {name: image, image: {reference: "gitvirt.test/busybox:1", pullPolicy: Never}}
   containers:
   - name: main
     image: gitvirt.test/busybox:1
     imagePullPolicy: Never
     command: [sh, -c, $(printf '%s' "$4" | json_string)]
-    volumeMounts: [{name: www, mountPath: /www}]
+    volumeMounts: [{name: www, mountPath: /www}, {name: image, mountPath: /image}]
     resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}
     securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 EOF
@@ -56,7 +58,7 @@ json_string() { python3 -c 'import json, sys; print(json.dumps(sys.stdin.read())
 
 # What the server serves is who it is; a write to its root has to fail.
 serve='trap "echo stopping; kill %1; exit 0" TERM
-{ id -u; sed -n "s/^\(CapEff\|CapBnd\|NoNewPrivs\):\s*/\1=/p" /proc/self/status; touch /x 2>/dev/null && echo writable || echo "root is read only"; } >/www/index.html
+{ id -u; sed -n "s/^\(CapEff\|CapBnd\|NoNewPrivs\):\s*/\1=/p" /proc/self/status; touch /x 2>/dev/null && echo writable || echo "root is read only"; test -x /image/bin/busybox && echo "image is mounted"; } >/www/index.html
 httpd -f -p 8080 -h /www & echo serving; wait'
 
 ready_pod() { k wait --for=condition=Ready "pod/$1" --timeout=60s >/dev/null; }
@@ -101,10 +103,10 @@ for node in "${nodes[@]}"; do
   for url in "${urls[@]}"; do grep -qxF "reached $url" "$work/answer" || die "$node did not reach $url"; done
   say "  a Pod on $node reached the server at its addresses and through the Service, over IPv4 and IPv6: $(seconds_since "$began")"
 done
-for line in 107 CapEff=0000000000000000 CapBnd=0000000000000000 NoNewPrivs=1 "root is read only"; do
+for line in 107 CapEff=0000000000000000 CapBnd=0000000000000000 NoNewPrivs=1 "root is read only" "image is mounted"; do
   grep -qxF "$line" "$work/answer" || die "the server should say $line, it says: $(tr '\n' ' ' <"$work/answer")"
 done
-say "  the server runs as user 107, without capabilities, on a root that is read only"
+say "  the server runs as user 107, without capabilities, on a root that is read only, with an image as a volume"
 
 for url in "${urls[@]}"; do curl -fsS -g --noproxy '*' --max-time 5 -o /dev/null "$url" || die "the host does not reach $url"; done
 say "  the host reaches Pods and Services"
