@@ -5,7 +5,9 @@
 
 make_bridge() {
   if ! ip link show "$bridge" >/dev/null 2>&1; then
-    ip link add "$bridge" type bridge
+    # Without an address of its own a bridge takes one of its ports', another one whenever a node comes or goes, and for half
+    # a minute nobody finds it.
+    ip link add "$bridge" address "$(mac 1)" type bridge
     echo 0 >"/proc/sys/net/ipv6/conf/$bridge/disable_ipv6"
   fi
   ip link set "$bridge" up

@@ -22,6 +22,7 @@ etcd=https://$net4.1:2379
 services4=10.248.0.0/16
 services6=$net6:2000::/112
 
+mac() { printf '02:67:76:00:00:%02x' "$1"; }
 node_ip4() { printf '%s.%d' "$net4" $((10 + ${1#node-})); }
 node_ip6() { printf '%s::%d' "$net6" $((10 + ${1#node-})); }
 node_pods4() { printf '10.247.%d.0/24' "${1#node-}"; }

@@ -46,7 +46,7 @@ start_init() {
   ready "$node/namespaces" 10 init_is_tini
 
   ip link del "$link" 2>/dev/null || true
-  ip link add "$link" type veth peer name eth0 netns "$init"
+  ip link add "$link" type veth peer name eth0 address "$(mac $((10 + ${node#node-})))" netns "$init"
   ip link set "$link" master "$bridge" up
   in_node "$node" ip addr add "$(node_ip4 "$node")/24" dev eth0
   in_node "$node" ip addr add "$(node_ip6 "$node")/64" dev eth0 nodad
@@ -169,13 +169,13 @@ start_kubelet() {
   node_daemon "$1" kubelet /run/kubernetes/kubelet --config /etc/kubernetes/kubelet.yaml \
     --kubeconfig "/etc/kubernetes/$1.kubeconfig" --hostname-override "$1" --node-ip "$(node_ip4 "$1"),$(node_ip6 "$1")"
 }
-# After a kubelet was started again the node is Ready for a while because it was so before: its lease says who is alive.
+# After a kubelet was started again the node is Ready for a while because it was so before: the time says who it was.
 kubelet_is_well() {
-  local renewed
+  local status heard
   in_node "$1" curl -fsS --max-time 5 http://127.0.0.1:10248/healthz || return 1
-  renewed=$(kubectl get lease --namespace kube-node-lease "$1" -o 'jsonpath={.spec.renewTime}') || return 1
-  [ "$(date -d "$renewed" +%s)" -ge "$(stat -c %Y "$cluster/processes/$1/kubelet")" ] || return 1
-  [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]
+  read -r status heard < <(kubectl get node "$1" -o \
+    'jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.lastHeartbeatTime}{"\n"}{end}') || return 1
+  [ "$status" = True ] && [ "$(date -d "$heard" +%s)" -ge "$(stat -c %Y "$cluster/processes/$1/kubelet")" ]
 }
 ready_kubelet() { ready "$1/kubelet" 120 kubelet_is_well "$1"; }
 
