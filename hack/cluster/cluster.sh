@@ -57,9 +57,14 @@ join_node() {
 
 up() {
   local start=$1 node part
+  claim_bridge
   mkdir -p "$cluster"/{logs,processes,nodes}
   (umask 077 && make_pki)
   chmod 600 "$cluster/kubeconfig"
+  if [ "$(cat "$cluster/node-count" 2>/dev/null || echo 1)" -gt "$node_count" ]; then
+    die "the cluster has more than $node_count nodes; make cluster-down first, or cluster.sh stop NODE"
+  fi
+  printf '%s\n' "$node_count" >"$cluster/node-count"
   remember_kernel_settings
   make_bridge
   begin etcd
@@ -117,6 +122,11 @@ cgroups_are_gone() {
 
 down() {
   local name setting value
+  if [ ! -e "$cluster/bridge" ]; then
+    if bridge_is_there; then warn "the link $bridge is there and nothing in $cluster says that it is this cluster's; GITVIRT_CLUSTER names another folder"; fi
+    say "cluster: there is none in $cluster"
+    return 0
+  fi
   if [ -d "$cluster/processes" ]; then
     for name in "$cluster"/processes/node-*; do
       if [ -d "$name" ]; then end_node "$(basename "$name")"; fi
@@ -129,6 +139,7 @@ down() {
     while read -r setting value; do printf '%s\n' "$value" >"/proc/sys/$setting"; done <"$cluster/kernel-settings"
   fi
   rm -rf --one-file-system "$cluster"
+  say "cluster: removed in $(seconds_since "$1"); the programs stay in $GITVIRT_CACHE"
 }
 
 status() {
@@ -158,7 +169,6 @@ command=${1:-}
 shift || true
 case $command in
 up)
-  hack/setup.sh
   hack/setup.sh cluster
   hack/cluster/build.sh
   progress "the images of pause and busybox" hack/cluster/images.sh "$programs" "$images"
@@ -172,9 +182,7 @@ up)
   ;;
 down)
   lock
-  began=$(now)
-  down
-  say "cluster: removed in $(seconds_since "$began"); the programs stay in $GITVIRT_CACHE"
+  down "$(now)"
   ;;
 status) status ;;
 stop)

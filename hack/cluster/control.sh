@@ -3,13 +3,22 @@
 # bridge. Sourced by cluster.sh.
 # shellcheck disable=SC2154 # env.sh and pki.sh set the variables
 
-make_bridge() {
-  if ! ip link show "$bridge" >/dev/null 2>&1; then
-    # Without an address of its own a bridge takes one of its ports', another one whenever a node comes or goes, and for half
-    # a minute nobody finds it.
-    ip link add "$bridge" address "$(mac 1)" type bridge
-    echo 0 >"/proc/sys/net/ipv6/conf/$bridge/disable_ipv6"
+bridge_is_there() { ip link show "$bridge" >/dev/null 2>&1; }
+
+# claim_bridge notes that the bridge is this cluster's: there is one cluster at a time on a machine.
+claim_bridge() {
+  if bridge_is_there && [ ! -e "$cluster/bridge" ]; then
+    die "the link $bridge is another cluster's, which GITVIRT_CLUSTER named when it was started; if there is none, ip link del $bridge"
   fi
+  mkdir -p "$cluster"
+  touch "$cluster/bridge"
+}
+
+make_bridge() {
+  # Without an address of its own a bridge takes one of its ports', another one whenever a node comes or goes, and for half
+  # a minute nobody finds it.
+  bridge_is_there || ip link add "$bridge" address "$(mac 1)" type bridge
+  echo 0 >"/proc/sys/net/ipv6/conf/$bridge/disable_ipv6"
   ip link set "$bridge" up
   ip addr replace "$net4.1/24" dev "$bridge"
   ip addr replace "$net6::1/64" dev "$bridge" nodad

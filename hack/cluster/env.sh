@@ -4,14 +4,16 @@
 # shellcheck disable=SC2034 # used by the scripts that source this file
 
 # Everything of the cluster that is a file is below this folder.
-cluster=${GITVIRT_CLUSTER:-/var/lib/gitvirt-cluster}
+cluster=$(realpath -m "${GITVIRT_CLUSTER:-/var/lib/gitvirt-cluster}")
 programs=$(hack/cluster/path.sh)
 images=$GITVIRT_CACHE/cluster-images-$(cat hack/cluster/images.sh hack/ociimage/main.go | sha256sum | cut -c1-12)
 
-# Nodes are numbered from 1: node-1 has address 11 on the bridge and the Pods' network 1.
+# Nodes are numbered from 1: node-1 has address 11 on the bridge and the Pods' network 1. A cluster that is there keeps its
+# number unless another is asked for.
+node_count=${GITVIRT_CLUSTER_NODES:-$(cat "$cluster/node-count" 2>/dev/null || echo 1)}
+case $node_count in [1-9]) ;; *) die "GITVIRT_CLUSTER_NODES=$node_count: want 1 to 9" ;; esac
 nodes=()
-case ${GITVIRT_CLUSTER_NODES:-1} in [1-9]) ;; *) die "GITVIRT_CLUSTER_NODES=$GITVIRT_CLUSTER_NODES: want 1 to 9" ;; esac
-for ((number = 1; number <= ${GITVIRT_CLUSTER_NODES:-1}; number++)); do nodes+=("node-$number"); done
+for ((number = 1; number <= node_count; number++)); do nodes+=("node-$number"); done
 
 # The control plane listens on the bridge of the nodes, in the host's network, and nowhere else.
 bridge=gvk0

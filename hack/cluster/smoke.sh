@@ -6,6 +6,8 @@ cd "$(dirname "$0")/../.."
 . hack/lib.sh
 . hack/cluster/env.sh
 
+kubectl get --raw /readyz >/dev/null || die "no cluster answers: make cluster starts one"
+
 namespace=cluster-check-$$
 work=$(mktemp -d)
 k() { kubectl --namespace "$namespace" "$@"; }
