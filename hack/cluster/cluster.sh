@@ -46,6 +46,8 @@ await() {
 
 # begin_node makes a node that has no kubelet yet; join_node lets it into the cluster.
 begin_node() {
+  # One that was cut short while it was made is made again.
+  if running "$1/init" && [ ! -e "$cluster/processes/$1/connected" ]; then end_node "$1"; fi
   begin "$1/init"
   configure_node "$1"
   begin "$1/containerd"
@@ -133,6 +135,7 @@ down() {
     done
     for name in "${control_plane[@]}"; do end_process "$name" 0; done
   fi
+  wait_for 10 no_strays || warn "these processes are left: $(strays | xargs)"
   ip link del "$bridge" 2>/dev/null || true
   wait_for 10 cgroups_are_gone || warn "these cgroups are left: $(find /sys/fs/cgroup -type d -path "*/$cgroup*" | head -n 3)"
   if [ -e "$cluster/kernel-settings" ]; then
@@ -171,8 +174,8 @@ case $command in
 up)
   hack/setup.sh cluster
   hack/cluster/build.sh
-  progress "the images of pause and busybox" hack/cluster/images.sh "$programs" "$images"
   lock
+  progress "the images of pause and busybox" hack/cluster/images.sh "$programs" "$images"
   began=$(now)
   say "cluster: starting Kubernetes in $cluster"
   up "$began"

@@ -65,6 +65,7 @@ start_init() {
     in_node "$node" ip route replace "$(node_pods4 "$other")" via "$(node_ip4 "$other")"
     in_node "$node" ip -6 route replace "$(node_pods6 "$other")" via "$(node_ip6 "$other")"
   done
+  touch "$cluster/processes/$node/connected"
 }
 
 # configure_node writes what the node's programs read, into the node's /etc.

@@ -33,6 +33,25 @@ daemon() {
 # child_of PID prints the only child of a process.
 child_of() { pgrep -P "$1" | head -n 1 | grep .; }
 
+# strays lists processes of this cluster that nobody recorded, because the script that started them was killed meanwhile. Its
+# folder is in their arguments.
+strays() {
+  local exe pid
+  for exe in /proc/[0-9]*/exe; do
+    case $(readlink "$exe" 2>/dev/null) in
+    */etcd | */kube-apiserver | */kube-controller-manager | */kube-scheduler | */unshare)
+      pid=${exe#/proc/}
+      if tr '\0' ' ' <"${exe%exe}cmdline" | grep -qF "$cluster/"; then printf '%s\n' "${pid%/exe}"; fi
+      ;;
+    esac
+  done 2>/dev/null
+}
+no_strays() {
+  local pid
+  for pid in $(strays); do kill -9 "$pid" 2>/dev/null || true; done
+  [ -z "$(strays)" ]
+}
+
 # in_node NODE COMMAND... runs a command in all namespaces of a node, where the cluster's own programs come first.
 in_node() {
   local init

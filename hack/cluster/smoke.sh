@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Asks a running cluster whether it does what the tests build on: Pods without any privilege run, reach each other at their
-# addresses and through a Service, over IPv4 and IPv6, on every node, and are stopped gracefully.
+# addresses and through a Service, over IPv4 and IPv6, on every node, and are stopped gracefully; a kubelet may not read all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . hack/lib.sh
@@ -114,6 +114,10 @@ for url in "${urls[@]}"; do curl -fsS -g --noproxy '*' --max-time 5 -o /dev/null
 say "  the host reaches Pods and Services"
 [ "$(k exec server -- cat /etc/hostname)" = server ] || die "exec does not reach the Pod"
 say "  exec and logs work"
+
+if KUBECONFIG=$cluster/pki/node-1.kubeconfig "$programs/kubectl" get secrets --all-namespaces >"$work/refusal" 2>&1; then die "a kubelet reads every Secret"; fi
+grep -q 'Forbidden.*can only read namespaced object' "$work/refusal" || die "a kubelet should be refused, it got: $(cat "$work/refusal")"
+say "  a kubelet reads no Secret that is none of its Pods'"
 
 k logs -f server >"$work/log" &
 follower=$!
