@@ -67,6 +67,8 @@ ready_pod() { k wait --for=condition=Ready "pod/$1" --timeout=60s >/dev/null; }
 finished_pod() { k wait --for=jsonpath='{.status.phase}'=Succeeded "pod/$1" --timeout=60s >/dev/null; }
 
 kubectl create namespace "$namespace" >/dev/null
+has_account() { k get serviceaccount default >/dev/null 2>&1; }
+wait_for 60 has_account || die "the controller manager makes no service account for the namespace $namespace"
 began=$(now)
 pod server node-1 server "$serve" | k apply -f - >/dev/null
 ready_pod server
