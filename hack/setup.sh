@@ -33,7 +33,7 @@ if [ "${1:-}" = cluster ]; then
   what="setup for a cluster"
   packages=(
     # what Kubernetes stands on
-    etcd-server runc containernetworking-plugins
+    etcd-server containernetworking-plugins
     # what its programs call: kube-proxy, kubelet, and the CNI plugin for ports
     nftables iptables conntrack mount kmod
     # certificates, and looking whether a component is well
@@ -41,6 +41,8 @@ if [ "${1:-}" = cluster ]; then
     # building pause, and the namespaces of nodes
     gcc libc6-dev busybox-static tini iproute2 util-linux procps
   )
+  # Docker's packages bring a runc of their own, and Debian's would remove them.
+  if ! command -v runc >/dev/null; then packages+=(runc); fi
 fi
 
 # Daemons that are wanted as programs only. Where systemd runs, installing one starts it for the whole machine.
@@ -56,8 +58,7 @@ missing_packages() {
 update_lists() { retry apt-get -q update -o Acquire::Retries=3; }
 
 install_packages() {
-  # Nothing is removed for it: Docker's own containerd, for one, does not go with Debian's runc.
-  DEBIAN_FRONTEND=noninteractive retry apt-get install -q -y --no-install-recommends --no-remove -o Acquire::Retries=3 "$@"
+  DEBIAN_FRONTEND=noninteractive retry apt-get install -q -y --no-install-recommends -o Acquire::Retries=3 "$@"
 }
 
 stop_daemon() {
