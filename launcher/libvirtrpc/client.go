@@ -1,5 +1,5 @@
 // Package libvirtrpc speaks as much of libvirt's remote protocol as the launcher of a Pod needs: which guests run, what
-// became of one, press its power button, and be told when one starts or ends. Six procedures do not deserve libvirt's client
+// became of one, press its power button, and be told when one starts or ends. Seven procedures do not deserve libvirt's client
 // library, which would be the launcher's greater part, nor a virsh per question. The protocol is as stable as libvirt's API
 // (https://libvirt.org/kbase/internals/rpc.html); the numbers are those of src/remote/remote_protocol.x.
 //
