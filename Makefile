@@ -76,6 +76,10 @@ cluster-down: ## Remove every trace of it (the cache of programs stays)
 cluster-check: ## Ask the running cluster whether it does what the tests need
 	@hack/cluster/smoke.sh
 
+.PHONY: e2e
+e2e: image guest ## Run the tests that need a real cluster, on one of their own (KEEP=1 leaves it running)
+	@hack/e2e.sh bin/images "$${IMAGE_REPOSITORY:-gitvirt.io}/gitvirt-launcher:$(VERSION)"
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME (default 60s)
 	@hack/fuzz.sh $(FUZZTIME)

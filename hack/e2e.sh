@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs the tests that need a real cluster on one of its own, which is removed afterwards unless KEEP=1: e2e.sh IMAGES VERSION
+# [ARGUMENTS of go test].
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/lib.sh
+export GITVIRT_E2E_LAUNCHER=$2 GITVIRT_CLUSTER=${GITVIRT_CLUSTER:-/var/lib/gitvirt-cluster}
+images=$1
+shift 2
+
+work=$(mktemp -d)
+cleanup() {
+  rm -rf "$work"
+  if [ -z "${KEEP:-}" ]; then hack/cluster/cluster.sh down; fi
+}
+trap cleanup EXIT
+
+# The kernel of the test guest, as kernelBoot takes it.
+guest=$(hack/guest/path.sh)
+go run ./hack/ociimage -out "$work/guest.tar" -name gitvirt.test/guest:1 -user 107:107 \
+  -file "/boot/vmlinuz=$guest/vmlinuz" -file "/boot/initrd=$guest/initramfs.img"
+hack/cluster/cluster.sh up
+hack/cluster/cluster.sh load "$images/gitvirt-launcher.tar" "$work/guest.tar"
+GITVIRT_KUBECTL=$(hack/cluster/path.sh)/kubectl go test -tags e2e -count=1 -timeout 20m "$@" ./e2e
