@@ -283,17 +283,17 @@ func keeps(kind string) bool {
 	return false
 }
 
-// refresh reads one domain and tells watchers what changed. The caller holds the VM's lock or does not mind a race:
-// the next refresh puts it right.
+// refresh reads one domain and tells watchers what changed.
 func (a *Agent) refresh(ctx context.Context, name string) (*seen, error) {
+	began := a.view.begin()
 	domain, err := a.hypervisor.Domain(ctx, name)
 	switch {
 	case errors.Is(err, hypervisor.ErrNotFound):
-		return a.view.put(name, a.absent(name)), nil
+		return a.view.put(name, a.absent(name), began), nil
 	case err != nil:
 		return nil, fmt.Errorf("reading domain %s: %w", name, err)
 	}
-	return a.view.put(name, a.observe(domain, a.view.get(name))), nil
+	return a.view.put(name, a.observe(domain, a.view.get(name)), began), nil
 }
 
 // absent returns what to tell of a domain that does not exist: nothing, or that it is missing. One whose trace cannot be read may
@@ -329,7 +329,7 @@ func (a *Agent) hasMade(all map[string]*seen, name string) bool {
 // refreshAll reads every domain, one at a time: the definitions of thousands would be most of the agent's memory. On an
 // error nothing is concluded.
 func (a *Agent) refreshAll(ctx context.Context) error {
-	mark := a.view.mark()
+	began := a.view.begin()
 	names, err := a.hypervisor.Names(ctx)
 	if err != nil {
 		return fmt.Errorf("listing domains: %w", err)
@@ -355,7 +355,7 @@ func (a *Agent) refreshAll(ctx context.Context) error {
 			}
 		}
 	}
-	a.view.replace(all, mark)
+	a.view.replace(all, began)
 	return nil
 }
 

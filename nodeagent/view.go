@@ -23,10 +23,11 @@ type view struct {
 	// named and made have the domains whose names do not follow from the VM's address, and from that which the domain was made under.
 	named, made map[schemas.Address]string
 	watchers    map[*watcher]struct{}
-	// reads counts the reads of single domains, and read says which was the last of each: a listing that began before
-	// it is older.
-	reads uint64
-	read  map[string]uint64
+	// reads numbers the reads as they begin. read says which the last of each domain was, listed which the last of all: what began
+	// before is older, and may be told later.
+	reads  uint64
+	read   map[string]uint64
+	listed uint64
 	// health is what the guests themselves say, by domain; nothing for most.
 	health map[string]health
 	// reached is how the host reaches guests behind user-mode networking, by domain; nothing for most.
@@ -115,13 +116,16 @@ func (v *view) domain(name string) *api.Domain {
 	return domain
 }
 
-// put replaces what is known of one domain; nil means it is gone.
-func (v *view) put(name string, now *seen) *seen {
+// put replaces what is known of one domain by what a read found that began at that number; nil means it is gone. It returns what is
+// known then: of reads that overlap, the one that began last.
+func (v *view) put(name string, now *seen, began uint64) *seen {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.reads++
-	v.read[name] = v.reads
 	before := v.domains[name]
+	if began < max(v.read[name], v.listed) {
+		return before
+	}
+	v.read[name] = began
 	if now == nil {
 		delete(v.domains, name)
 	} else {
@@ -190,22 +194,24 @@ func (v *view) swap(name string, before, now *seen) {
 	}
 }
 
-// mark names the present moment, for a listing that begins now.
-func (v *view) mark() uint64 {
+// begin numbers a read that begins now.
+func (v *view) begin() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.reads++
 	return v.reads
 }
 
-// replace installs a complete picture whose reading began at mark. Domains that were read by themselves since then are
+// replace installs a complete picture whose reading began at that number. Domains that were read by themselves since then are
 // newer and stay.
-func (v *view) replace(all map[string]*seen, mark uint64) {
+func (v *view) replace(all map[string]*seen, began uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.listed = began
 	before := v.domains
 	for name, at := range v.read {
 		switch {
-		case at <= mark:
+		case at < began:
 			delete(v.read, name)
 		case before[name] == nil:
 			delete(all, name)
