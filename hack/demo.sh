@@ -191,7 +191,7 @@ END
   daemon registry env OTEL_TRACES_EXPORTER=none docker-registry serve "$demo/registry.yml"
   wait_for 15 registry_answers || die "the registry does not answer on port $registry_port"
   image=localhost:$registry_port/gitvirt/guest:1
-  bin/ocilayout -from "$guest/guest.oci" -push "$image" >/dev/null
+  bin/ociimage -from "$guest/guest.oci" -name "$image" -push >/dev/null
   say "  the guest's image is at $image"
 }
 
@@ -272,7 +272,7 @@ flock -n 9 || die "another demo runs on this machine"
 stage "Packages, programs, a guest to run"
 hack/setup.sh
 progress "make build" make -s build || die "the build failed"
-progress "building the demo's git server and image tool" go build -o bin/ ./hack/gitserver ./hack/ocilayout
+progress "building the demo's git server and image tool" go build -o bin/ ./hack/gitserver ./hack/ociimage
 hack/guest/build.sh
 guest=$(hack/guest/path.sh)
 

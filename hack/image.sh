@@ -70,12 +70,8 @@ make_base() {
   gzip -n -6 -f "$work/base.tar"
 }
 
-mkdir -p "$GITVIRT_CACHE" "$out"
-exec 9>"$GITVIRT_CACHE/image.lock"
-flock -n 9 || {
-  say "image: waiting for another build"
-  flock 9
-}
+mkdir -p "$out"
+one_build_at_a_time image
 if [ ! -e "$base/complete" ]; then
   need_root "unpacking Debian packages"
   work=$(mktemp -d "$GITVIRT_CACHE/.image.XXXXXX")

@@ -101,6 +101,16 @@ need_root() {
   fi
 }
 
+# one_build_at_a_time WHAT waits until no other script builds the same thing into the cache, and keeps others out until this one ends.
+one_build_at_a_time() {
+  mkdir -p "$GITVIRT_CACHE"
+  exec 9>"$GITVIRT_CACHE/$1.lock"
+  flock -n 9 || {
+    say "$1: waiting for another build"
+    flock 9
+  }
+}
+
 # go_tool NAME MODULE VERSION prints the path of a Go tool and builds it first if it is not there. Each version has
 # a file of its own outside the work tree, so branches that want different versions do not fight.
 go_tool() {

@@ -6,7 +6,7 @@
 # Everything of the cluster that is a file is below this folder.
 cluster=$(realpath -m "${GITVIRT_CLUSTER:-/var/lib/gitvirt-cluster}")
 programs=$(hack/cluster/path.sh)
-images=$GITVIRT_CACHE/cluster-images-$(cat hack/cluster/images.sh hack/ociimage/main.go | sha256sum | cut -c1-12)
+images=$GITVIRT_CACHE/cluster-images-$(cat hack/cluster/images.sh hack/ociimage/{main,image}.go | sha256sum | cut -c1-12)
 
 # Nodes are numbered from 1: node-1 has address 11 on the bridge and the Pods' network 1. A cluster that is there keeps its
 # number unless another is asked for.

@@ -14,12 +14,7 @@ fi
 [ -z "${GITVIRT_GUEST:-}" ] || die "GITVIRT_GUEST=$GITVIRT_GUEST holds no guest; unset it to have one built"
 [ "$(dpkg --print-architecture)" = amd64 ] || die "the test guest is built for amd64 only"
 
-mkdir -p "$GITVIRT_CACHE"
-exec 9>"$GITVIRT_CACHE/guest.lock"
-flock -n 9 || {
-  say "guest: waiting for another build"
-  flock 9
-}
+one_build_at_a_time guest
 if [ -e "$guest/complete" ]; then
   say "guest: ready in $guest"
   exit 0
@@ -123,7 +118,7 @@ make_disk() {
 }
 
 make_image() {
-  go run ./hack/ocilayout -out "$work/guest.oci" -tag latest \
+  go run ./hack/ociimage -layout "$work/guest.oci" -name gitvirt.test/guest:latest \
     -file "/disk/disk.qcow2=$work/disk.qcow2" \
     -file "/boot/vmlinuz=$work/vmlinuz" -file "/boot/initramfs.img=$work/initramfs.img"
 }

@@ -9,5 +9,5 @@ if [ -n "${GITVIRT_GUEST:-}" ]; then
   say "$GITVIRT_GUEST"
   exit 0
 fi
-hash=$(cat hack/guest/{build.sh,init,watch,console,udhcpc.sh} hack/ocilayout/main.go | sha256sum | cut -c1-12)
+hash=$(cat hack/guest/{build.sh,init,watch,console,udhcpc.sh} hack/ociimage/{main,image}.go | sha256sum | cut -c1-12)
 say "$GITVIRT_CACHE/guest-$hash"

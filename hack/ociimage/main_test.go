@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/crane"
+	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -36,14 +40,14 @@ func makeImage(t *testing.T, at time.Time) string {
 	}
 	out := filepath.Join(dir, "image.tar")
 	var said bytes.Buffer
-	err = run([]string{
+	err = run(t.Context(), []string{
 		"-out", out, "-name", "gitvirt.io/program:1", "-base", filepath.Join(dir, "base.tar"), "-user", "107:107",
 		"-file", "/usr/bin/program=" + filepath.Join(dir, "program"), "-file", "/etc/ssl/certificates=" + filepath.Join(dir, "certificates"),
 	}, &said, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(said.String(), "gitvirt.io/program:1 sha256:") {
+	if !strings.Contains(said.String(), "gitvirt.io/program:1: sha256:") {
 		t.Errorf("it says %q", said.String())
 	}
 	return out
@@ -109,23 +113,65 @@ func TestImage(t *testing.T) {
 	if !reflect.DeepEqual(config.Config, want) {
 		t.Errorf("config %+v, want %+v", config.Config, want)
 	}
-	files := map[string]int64{}
+	wantFiles := map[string]entry{"etc/passwd": {0o644, 0}, "usr/bin/program": {0o755, 0}, "etc/ssl/certificates": {0o644, 0}}
+	if files := filesOf(t, image); !reflect.DeepEqual(files, wantFiles) {
+		t.Errorf("files %v, want %v", files, wantFiles)
+	}
+}
+
+// entry is what an image says of a file.
+type entry struct {
+	mode int64
+	uid  int
+}
+
+func filesOf(t *testing.T, image v1.Image) map[string]entry {
+	t.Helper()
+	files := map[string]entry{}
 	content := mutate.Extract(image)
 	defer content.Close() //nolint:errcheck // it was only read
 	for archive := tar.NewReader(content); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			break
+			return files
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		if header.Typeflag == tar.TypeReg {
-			files[header.Name] = header.Mode
+			files[header.Name] = entry{header.Mode, header.Uid}
 		}
 	}
-	if want := map[string]int64{"etc/passwd": 0o644, "usr/bin/program": 0o755, "etc/ssl/certificates": 0o644}; !reflect.DeepEqual(files, want) {
-		t.Errorf("files %v, want %v", files, want)
+}
+
+// A container disk runs nothing, its files are QEMU's, and what a registry gets of a layout is what is in it.
+func TestContainerDisk(t *testing.T) {
+	dir := t.TempDir()
+	disk, folder := filepath.Join(dir, "disk"), filepath.Join(dir, "disk.oci")
+	if err := os.WriteFile(disk, []byte("QFI\xfb"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	name := strings.TrimPrefix(server.URL, "http://") + "/guest:1"
+	for _, args := range [][]string{
+		{"-layout", folder, "-name", "guest:latest", "-file", "/disk/disk.qcow2=" + disk},
+		{"-from", folder, "-name", name, "-push"},
+	} {
+		if err := run(t.Context(), args, io.Discard, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+	}
+	image, err := crane.Pull(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]entry{"disk/disk.qcow2": {0o444, qemuUser}}; !reflect.DeepEqual(filesOf(t, image), want) {
+		t.Errorf("files %v, want %v", filesOf(t, image), want)
+	}
+	config, err := image.ConfigFile()
+	if err != nil || !reflect.DeepEqual(config.Config, v1.Config{}) {
+		t.Errorf("config %+v, %v; want none", config, err)
 	}
 }
 
@@ -134,10 +180,13 @@ func TestWrongArguments(t *testing.T) {
 		"no name":          {"-out", "x", "-user", "0:0", "-file", "/a=b"},
 		"no tag":           {"-out", "x", "-name", "host:5000/a", "-user", "0:0", "-file", "/a=b"},
 		"no file":          {"-out", "x", "-name", "a:1", "-user", "0:0"},
+		"a file and -from": {"-out", "x", "-name", "a:1", "-from", "x", "-file", "/a=b"},
+		"nowhere to go":    {"-name", "a:1", "-file", "/a=b"},
+		"no layout":        {"-out", "x", "-name", "a:1", "-from", t.TempDir()},
 		"a relative path":  {"-out", "x", "-name", "a:1", "-user", "0:0", "-file", "a=b"},
 		"a file not there": {"-out", filepath.Join(t.TempDir(), "x"), "-name", "a:1", "-user", "0:0", "-file", "/a=" + filepath.Join(t.TempDir(), "b")},
 	} {
-		if err := run(args, io.Discard, io.Discard); err == nil {
+		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%s: no error", reason)
 		}
 	}
