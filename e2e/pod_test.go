@@ -17,6 +17,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
+	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -76,7 +77,7 @@ func TestAdmission(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			secret, err := pods.Secret(vm, options())
+			secret, err := pods.Secret(vm, vm.Record, options())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +103,7 @@ func TestGuestInItsPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret, err := pods.Secret(vm, options())
+	secret, err := pods.Secret(vm, vm.Record, options())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func TestGuestInItsPod(t *testing.T) {
 	eventually(t, "the guest has booted", func() (bool, string) { return strings.Contains(log.String(), "gitvirt-guest: ready"), log.String() })
 
 	must(t, nil, "patch", "pod", name, "--subresource=status", "--type=strategic", "-p",
-		`{"status":{"conditions":[{"type":"`+string(pods.GuestReady)+`","status":"True"}]}}`)
+		`{"status":{"conditions":[{"type":"`+podapi.GuestReady+`","status":"True"}]}}`)
 	eventually(t, "the Pod is ready through its gate", func() (bool, string) {
 		now := pod(t, name)
 		return condition(now, corev1.PodReady) == corev1.ConditionTrue, must(t, nil, "describe", "pod", name)

@@ -4,7 +4,6 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/apply/internal/wire"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/plan"
 )
@@ -153,18 +153,9 @@ func requestOf(target apply.Target, step plan.Step) (*api.ExecuteRequest, error)
 	if step.Previous != nil {
 		request.Previous = step.Previous.String()
 	}
-	if step.VM == nil {
-		return request, nil
-	}
-	object, err := json.Marshal(step.VM.Object)
-	if err != nil {
-		return nil, fmt.Errorf("encoding the VM: %w", err)
-	}
-	request.Vm = &api.VM{
-		Address: step.Address.String(), Fleet: target.Fleet, Revision: target.Revision, Source: step.Source,
-		Object: object, Record: step.VM.Record, Hash: step.VM.Hash,
-	}
-	return request, addReferences(request.Vm, step.VM)
+	var err error
+	request.Vm, err = wire.VM(target, &step)
+	return request, err
 }
 
 // Await waits until a guest is ready. The agent says when the time is up; should it fail to, nobody waits much longer.

@@ -18,31 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
+	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
-// Labels and annotations of launcher Pods.
-const (
-	// LabelVM is the name of the machine; Services may select by it.
-	LabelVM = "gitvirt.io/vm"
-	// LabelFleet is the Fleet that the machine is from.
-	LabelFleet = "gitvirt.io/fleet"
-	// LabelManagedBy is Kubernetes' own label for whose an object is.
-	LabelManagedBy = "app.kubernetes.io/managed-by"
-
-	// AnnotationAddress is the address of the machine, AnnotationRevision the revision that was applied, AnnotationHash the hash of
-	// the record, AnnotationRecord the record.
-	AnnotationAddress  = "gitvirt.io/address"
-	AnnotationRevision = "gitvirt.io/revision"
-	AnnotationHash     = "gitvirt.io/spec-hash"
-	AnnotationRecord   = "gitvirt.io/record"
-
-	// annotationNetworks asks Multus for further networks.
-	annotationNetworks = "k8s.v1.cni.cncf.io/networks"
-)
-
-// GuestReady is the readiness gate: a Pod is ready when its guest is.
-const GuestReady corev1.PodConditionType = "gitvirt.io/guest-ready"
+// annotationNetworks asks Multus for further networks.
+const annotationNetworks = "k8s.v1.cni.cncf.io/networks"
 
 // FieldManager is who owns the fields of the objects in server-side apply.
 const FieldManager = "gitvirt"
@@ -105,13 +86,13 @@ func Pod(vm *schemas.VM, options Options) (*corev1.Pod, error) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metadata(vm, options),
 	}
-	pod.Annotations[AnnotationRecord] = string(vm.Record)
+	pod.Annotations[podapi.AnnotationRecord] = string(vm.Record)
 	if networks := multus(spec, vm.Address.Namespace); networks != "" {
 		pod.Annotations[annotationNetworks] = networks
 	}
 	s := &pod.Spec
 	schedule(s, spec)
-	s.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: GuestReady}}
+	s.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podapi.GuestReady}}
 	s.RestartPolicy = corev1.RestartPolicyNever // a guest that ended is the run strategy's business
 	s.EnableServiceLinks = new(bool)
 	s.AutomountServiceAccountToken = new(bool)
@@ -135,39 +116,42 @@ func Pod(vm *schemas.VM, options Options) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// Secret returns what of a machine is sensitive, for the node agent: the manifest as it is, user data included, and what its
-// references to Secrets and ConfigMaps resolved to.
-func Secret(vm *schemas.VM, options Options) (*corev1.Secret, error) {
-	manifest, err := json.Marshal(vm.Object)
-	if err != nil {
-		return nil, fmt.Errorf("writing the manifest of %s: %w", vm.Address, err)
+// Secret returns the Secret with what of a machine is sensitive, for the node agent: content is the whole of it (podapi.EncodeVM).
+func Secret(vm *schemas.VM, content []byte, options Options) (*corev1.Secret, error) {
+	if len(content) > maxSecret {
+		return nil, fmt.Errorf("%s: the machine with all that it refers to has %d bytes; a Secret of Kubernetes holds %d", vm.Position.Short(), len(content), maxSecret)
 	}
-	contents, err := json.Marshal(vm.Contents)
-	if err != nil {
-		return nil, fmt.Errorf("writing what %s refers to: %w", vm.Address, err)
+	meta := metadata(vm, options)
+	meta.Labels = map[string]string{
+		podapi.LabelVM: vm.Address.Name, podapi.LabelFleet: options.Fleet, podapi.LabelManagedBy: podapi.ManagedBy,
 	}
-	if size := len(manifest) + len(contents); size > maxSecret {
-		return nil, fmt.Errorf("%s: the machine with all that it refers to has %d bytes; a Secret of Kubernetes holds %d", vm.Position.Short(), size, maxSecret)
-	}
+	meta.Annotations = map[string]string{podapi.AnnotationAddress: vm.Address.String()}
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metadata(vm, options),
-		Data:       map[string][]byte{"manifest": manifest, "contents": contents},
+		ObjectMeta: meta,
+		Data:       map[string][]byte{podapi.SecretKey: content},
 	}, nil
 }
+
+// reserved is what labels and annotations of gitvirt's own begin with; a manifest does not set them.
+const reserved = "gitvirt.io/"
 
 // metadata is what both objects carry.
 func metadata(vm *schemas.VM, options Options) metav1.ObjectMeta {
 	template := &vm.Object.Spec.Template.ObjectMeta
-	labels, annotations := maps.Clone(template.Labels), maps.Clone(template.Annotations)
-	if labels == nil {
-		labels = map[string]string{}
+	given := func(from map[string]string) map[string]string {
+		out := map[string]string{}
+		for key, value := range from {
+			if !strings.HasPrefix(key, reserved) {
+				out[key] = value
+			}
+		}
+		return out
 	}
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	labels[LabelVM], labels[LabelFleet], labels[LabelManagedBy] = vm.Address.Name, options.Fleet, FieldManager
-	annotations[AnnotationAddress], annotations[AnnotationRevision], annotations[AnnotationHash] = vm.Address.String(), options.Revision, vm.Hash
+	labels, annotations := given(template.Labels), given(template.Annotations)
+	labels[podapi.LabelVM], labels[podapi.LabelFleet], labels[podapi.LabelManagedBy] = vm.Address.Name, options.Fleet, podapi.ManagedBy
+	annotations[podapi.AnnotationAddress], annotations[podapi.AnnotationHash] = vm.Address.String(), vm.Hash
+	annotations[podapi.AnnotationRevision] = options.Revision
 	return metav1.ObjectMeta{Name: Name(vm.Address), Namespace: vm.Address.Namespace, Labels: labels, Annotations: annotations}
 }
 

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gitvirt/gitvirt/apply/kubernetes/pods"
+	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -53,7 +54,7 @@ func TestPods(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pod.Annotations[pods.AnnotationRecord], pod.Annotations[pods.AnnotationHash] = "(record)", "(hash)"
+			pod.Annotations[podapi.AnnotationRecord], pod.Annotations[podapi.AnnotationHash] = "(record)", "(hash)"
 			text, err := yaml.Marshal(pod)
 			if err != nil {
 				t.Fatal(err)
@@ -133,7 +134,7 @@ stringData: {key: "`+password+` two"}
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret, err := pods.Secret(vm, options)
+	secret, err := pods.Secret(vm, []byte("content"), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,16 +145,43 @@ stringData: {key: "`+password+` two"}
 	if strings.Contains(string(open), password) {
 		t.Errorf("the Pod says it:\n%s", open)
 	}
-	if !strings.Contains(string(secret.Data["manifest"]), password+" one") || !strings.Contains(string(secret.Data["contents"]), password+" two") {
-		t.Errorf("the agent does not get it: %s", secret.Data)
-	}
-	if secret.Name != pod.Name || pod.Spec.Volumes[2].Secret.SecretName != secret.Name {
-		t.Errorf("the Pod names another Secret: %+v", pod.Spec.Volumes)
+	if string(secret.Data[podapi.SecretKey]) != "content" || secret.Name != pod.Name || pod.Spec.Volumes[2].Secret.SecretName != secret.Name {
+		t.Errorf("the agent does not get it: %+v, %+v", secret.Data, pod.Spec.Volumes)
 	}
 	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
 		if mount.Name == pod.Spec.Volumes[2].Name {
 			t.Error("the launcher can read it")
 		}
+	}
+	if _, err := pods.Secret(vm, make([]byte, 1<<20+1), options); err == nil || !strings.Contains(err.Error(), "vm.yaml:3") {
+		t.Errorf("more than a Secret holds: %v", err)
+	}
+}
+
+// TestOwnAnnotations: a manifest cannot say what only gitvirt says.
+func TestOwnAnnotations(t *testing.T) {
+	vm := schemas.Assemble([]*schemas.File{schemas.Parse("vm.yaml", []byte(`apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: web}
+spec:
+  runStrategy: Always
+  template:
+    metadata:
+      labels: {app: web, gitvirt.io/vm: another}
+      annotations: {note: fine, gitvirt.io/observed: "{}", gitvirt.io/step: "{}"}
+    spec: {domain: {memory: {guest: 64Mi}, devices: {}}}
+`))}).VMs[0]
+	pod, err := pods.Pod(vm, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{podapi.AnnotationObserved, podapi.AnnotationStep} {
+		if value, said := pod.Annotations[name]; said {
+			t.Errorf("%s is %q", name, value)
+		}
+	}
+	if pod.Labels["app"] != "web" || pod.Labels[podapi.LabelVM] != "web" || pod.Annotations["note"] != "fine" {
+		t.Errorf("%+v %+v", pod.Labels, pod.Annotations)
 	}
 }
 

@@ -1,12 +1,31 @@
-package host
+// Package wire translates between the words of plans and those of the node agent's API.
+package wire
 
 import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
 )
+
+// VM is the message for the agent of what a step wants; nil when it wants no machine.
+func VM(target apply.Target, step *plan.Step) (*api.VM, error) {
+	if step.VM == nil {
+		return nil, nil //nolint:nilnil // a step that removes a machine
+	}
+	object, err := json.Marshal(step.VM.Object)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the VM: %w", err)
+	}
+	out := &api.VM{
+		Address: step.Address.String(), Fleet: target.Fleet, Revision: target.Revision, Source: step.Source,
+		Object: object, Record: step.VM.Record, Hash: step.VM.Hash,
+	}
+	return out, addReferences(out, step.VM)
+}
 
 // addReferences puts what the references of a VM resolved to into the message for the agent.
 func addReferences(out *api.VM, vm *schemas.VM) error {
