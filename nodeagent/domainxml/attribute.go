@@ -88,7 +88,7 @@ func newAttribution(m Machine) *attribution {
 		a.keptDisks()
 	}
 	for i := range devices.Interfaces {
-		a.names["interface["+macOf(m.Address, &devices.Interfaces[i])+"]"] = devices.Interfaces[i].Name
+		a.names["interface["+m.Host.cardOf(m.Address, &devices.Interfaces[i])+"]"] = devices.Interfaces[i].Name
 	}
 	for i := range devices.Inputs {
 		bus, kind := string(devices.Inputs[i].Bus), string(devices.Inputs[i].Type)

@@ -34,6 +34,24 @@ func macOf(address schemas.Address, in *kubevirtv1.Interface) string {
 	return strings.ToLower(strings.ReplaceAll(in.MacAddress, "-", ":"))
 }
 
+// cardOf returns the address that an interface's card has in the guest: that of its tap device in a Pod, or macOf.
+func (h *Host) cardOf(address schemas.Address, in *kubevirtv1.Interface) string {
+	if tap := h.Assignment.tap(in.Name); tap != nil {
+		return tap.MAC
+	}
+	return macOf(address, in)
+}
+
+// tap returns the device of an interface in the VM's Pod, nil where there is none.
+func (a *Assignment) tap(name string) *Tap {
+	for i := range a.Taps {
+		if a.Taps[i].Name == name {
+			return &a.Taps[i]
+		}
+	}
+	return nil
+}
+
 // VolumeKind returns the name of a volume's source in the manifest, and whether its data outlives the VM.
 func VolumeKind(volume kubevirtv1.Volume) (kind string, keep bool) {
 	switch {

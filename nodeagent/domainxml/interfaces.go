@@ -16,6 +16,15 @@ const DefaultNetwork = "default"
 // maxQueues is how many queues a tap device can have.
 const maxQueues = 256
 
+// Queues returns how many pairs of queues a VM's virtio cards have on tap devices: 1 without networkInterfaceMultiqueue, else as many as
+// vCPUs, at most 256 (KubeVirt's rule).
+func Queues(spec *kubevirtv1.VirtualMachineInstanceSpec) int {
+	if !isTrue(spec.Domain.Devices.NetworkInterfaceMultiQueue) {
+		return 1
+	}
+	return int(min(topologyOf(spec).vcpus(), maxQueues))
+}
+
 func (r *renderer) network(name string) *kubevirtv1.NetworkSource {
 	for i := range r.spec.Networks {
 		if r.spec.Networks[i].Name == name {
@@ -44,9 +53,14 @@ func (r *renderer) interfaces() error {
 }
 
 func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv1.NetworkSource) error {
-	joined := networkName(in, network)
+	joined, tap := networkName(in, network), r.host.Assignment.tap(in.Name)
 	kind, model := "network", in.Model
-	if joined == "" {
+	switch {
+	case tap != nil:
+		kind = "ethernet"
+	case len(r.host.Assignment.Taps) > 0:
+		return errors.New("no tap device was made for it in the Pod")
+	case joined == "":
 		kind = "user"
 	}
 	virtio := model == "" || model == kubevirtv1.VirtIO
@@ -54,8 +68,10 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv
 		model = r.virtio
 	}
 	r.start("interface", "type", kind)
-	r.leaf("mac", "address", macOf(r.address, in))
-	if joined != "" {
+	r.leaf("mac", "address", r.host.cardOf(r.address, in))
+	if tap != nil {
+		r.leaf("target", "dev", tap.Device, "managed", "no")
+	} else if joined != "" {
 		r.leaf("source", "network", joined)
 	} else if pod := network.Pod; pod != nil {
 		if err := errors.Join(r.addresses("ipv4", pod.VMNetworkCIDR), r.addresses("ipv6", pod.VMIPv6NetworkCIDR)); err != nil {
@@ -63,7 +79,10 @@ func (r *renderer) networkInterface(in *kubevirtv1.Interface, network *kubevirtv
 		}
 	}
 	r.leaf("model", "type", model)
-	r.interfaceDriver(virtio, kind)
+	r.interfaceDriver(virtio, kind, tap)
+	if tap != nil && tap.MTU > 0 {
+		r.leaf("mtu", "size", strconv.Itoa(tap.MTU))
+	}
 	if in.State == kubevirtv1.InterfaceStateLinkDown {
 		r.leaf("link", "state", "down")
 	}
@@ -102,20 +121,26 @@ func (r *renderer) addresses(family, cidr string) error {
 	return nil
 }
 
-func (r *renderer) interfaceDriver(virtio bool, kind string) {
+func (r *renderer) interfaceDriver(virtio bool, kind string, tap *Tap) {
 	if !virtio {
 		return
 	}
-	queues := ""
+	queues, driver := "", "vhost"
 	if isTrue(r.spec.Domain.Devices.NetworkInterfaceMultiQueue) {
-		most := uint(maxQueues)
-		if kind == "user" {
-			most = 1 // QEMU's own network has one queue and refuses more
+		count := Queues(r.spec)
+		switch {
+		case tap != nil:
+			count = max(tap.Queues, 1) // QEMU opens no more than the device was made for
+		case kind == "user":
+			count = 1 // QEMU's own network has one queue and refuses more
 		}
-		queues = decimal(min(r.topology.vcpus(), most))
+		queues = strconv.Itoa(count)
+	}
+	if tap != nil && !tap.VHost {
+		driver = "qemu" // asking for vhost where there is none fails the start
 	}
 	if iommu := r.iommu(); queues != "" || iommu != "" {
-		r.leaf("driver", "name", "vhost", "queues", queues, "iommu", iommu)
+		r.leaf("driver", "name", driver, "queues", queues, "iommu", iommu)
 	}
 }
 

@@ -40,6 +40,25 @@ type Assignment struct {
 	Devices []HostDevice `json:"devices,omitempty"`
 	// CPUs are the host's CPUs for a VM with dedicatedCpuPlacement; nil for others.
 	CPUs *CPUPlacement `json:"cpus,omitempty"`
+	// Taps are the network devices that were made for a VM in its Pod, one for each interface but those of SR-IOV. A VM that
+	// has any runs in a Pod; without them its interfaces join what a host without Kubernetes has.
+	Taps []Tap `json:"taps,omitempty"`
+}
+
+// Tap is a network device in a VM's Pod that waits for the guest's network card.
+type Tap struct {
+	// Name is that of the interface in the manifest.
+	Name string `json:"name"`
+	// Device is the tap device's name in the Pod.
+	Device string `json:"device"`
+	// MAC is the guest's address.
+	MAC string `json:"mac"`
+	// MTU is that of the Pod's interface.
+	MTU int `json:"mtu"`
+	// Queues is how many pairs of queues the device was made for; 0 and 1 are both one.
+	Queues int `json:"queues,omitempty"`
+	// VHost says that the kernel moves the packets (/dev/vhost-net) in place of QEMU.
+	VHost bool `json:"vhost,omitempty"`
 }
 
 // HostDevice is a device of the host that is handed to a guest.

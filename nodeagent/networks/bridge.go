@@ -1,0 +1,226 @@
+package networks
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// portMAC is what the Pod's interface gets as the port of a bridge: its own address is the guest's now, and a bridge keeps frames to
+// its ports' addresses for itself.
+func portMAC(original string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte("gitvirt port " + original))
+	return net.HardwareAddr(append([]byte{0x02}, sum[:5]...))
+}
+
+// prepareBridge notes what the Pod's interface was, and makes the bridge and the tap device, not connected yet.
+func (p *Pod) prepareBridge(ctx context.Context, in *Interface) error {
+	if err := p.note(ctx, in); err != nil {
+		return err
+	}
+	mac := portMAC(in.Link.MAC)
+	bridge, err := p.find(in.Bridge)
+	if err != nil {
+		return err
+	}
+	if bridge == nil {
+		if err := p.step("make bridge %s", in.Bridge); err != nil {
+			return err
+		}
+		snooping := false // of two ports each gets everything; a bridge that listens to guests' groups may lose IPv6's
+		attributes := netlink.LinkAttrs{Name: in.Bridge, MTU: in.MTU, HardwareAddr: mac, TxQLen: -1}
+		if err := p.link.LinkAdd(&netlink.Bridge{LinkAttrs: attributes, MulticastSnooping: &snooping}); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("making bridge %s: %w", in.Bridge, err)
+		}
+		if bridge, err = p.find(in.Bridge); err != nil {
+			return err
+		}
+		if bridge == nil {
+			return fmt.Errorf("making bridge %s: it went away", in.Bridge)
+		}
+	}
+	if err := p.shape(bridge, in.MTU, mac); err != nil {
+		return err
+	}
+	if _, err := p.ensureTap(in, nil); err != nil {
+		return err
+	}
+	return p.sysctl(true,
+		// The Pod itself is not on this network any more: no addresses of its own, no answers, no filters.
+		[2]string{"ipv6/conf/" + in.Bridge + "/disable_ipv6", "1"},
+		[2]string{"ipv6/conf/" + in.Tap + "/disable_ipv6", "1"},
+		[2]string{"ipv4/conf/" + in.Bridge + "/arp_ignore", "1"},
+		[2]string{"bridge/bridge-nf-call-iptables", "0"},
+		[2]string{"bridge/bridge-nf-call-ip6tables", "0"},
+		[2]string{"bridge/bridge-nf-call-arptables", "0"},
+	)
+}
+
+// connectBridge takes the addresses from the Pod's interface, and makes it and the tap device ports of the bridge.
+func (p *Pod) connectBridge(in *Interface) error {
+	bridge, err := p.find(in.Bridge)
+	if err != nil {
+		return err
+	}
+	if bridge == nil {
+		return fmt.Errorf("bridge %s went away", in.Bridge)
+	}
+	if err := p.sysctl(true, [2]string{"ipv6/conf/" + in.Link.Name + "/disable_ipv6", "1"}); err != nil {
+		return err
+	}
+	for _, name := range []string{in.Link.Name, in.Tap} {
+		port, err := p.find(name)
+		if err != nil {
+			return err
+		}
+		if port == nil {
+			return fmt.Errorf("device %s went away", name)
+		}
+		if err := p.setAddresses(port, nil); err != nil {
+			return err
+		}
+		if name == in.Link.Name {
+			if err := p.shape(port, in.MTU, portMAC(in.Link.MAC)); err != nil {
+				return err
+			}
+		}
+		if port.Attrs().MasterIndex != bridge.Attrs().Index {
+			if err := p.step("put %s into %s", name, in.Bridge); err != nil {
+				return err
+			}
+			if err := p.link.LinkSetMaster(port, bridge); err != nil {
+				return fmt.Errorf("putting device %s into bridge %s: %w", name, in.Bridge, err)
+			}
+		}
+		if err := p.up(port); err != nil {
+			return err
+		}
+	}
+	return p.up(bridge)
+}
+
+// note writes down what an interface is before it is changed.
+func (p *Pod) note(ctx context.Context, in *Interface) error {
+	noted, err := p.load()
+	if err != nil {
+		return err
+	}
+	if noted.link(in.Link.Name) != nil {
+		return nil
+	}
+	was := in.Link
+	if in.Guest != nil {
+		if was.Neighbours, err = p.resolve(ctx, &was, in.Guest.answered()); err != nil {
+			return err
+		}
+	}
+	if err := p.step("note %s", was.Name); err != nil {
+		return err
+	}
+	noted.Links = append(noted.Links, was)
+	return p.save(noted)
+}
+
+// answered are the gateways whose MAC addresses the guest is told by us.
+func (g *Guest) answered() []netip.Addr {
+	out := g.outside4()
+	if g.NextHop6.IsValid() {
+		out = append(out, g.NextHop6)
+	}
+	return out
+}
+
+// How long a gateway has to say its MAC address, and how often that is looked at. One that has not is asked again while the guest runs.
+const (
+	resolvePatience = 2 * time.Second
+	resolveInterval = 20 * time.Millisecond
+)
+
+// resolve returns the gateways that are known by their MAC addresses, after asking for those in wanted.
+func (p *Pod) resolve(ctx context.Context, of *Link, wanted []netip.Addr) ([]Neighbour, error) {
+	link, err := p.find(of.Name)
+	if err != nil || link == nil {
+		return of.Neighbours, err
+	}
+	index := link.Attrs().Index
+	ctx, cancel := context.WithTimeout(ctx, resolvePatience)
+	defer cancel()
+	ticker := time.NewTicker(resolveInterval)
+	defer ticker.Stop()
+	for asked := false; ; asked = true {
+		known, err := p.neighbours(of, index)
+		if err != nil {
+			return nil, err
+		}
+		missing := slices.DeleteFunc(slices.Clone(wanted), func(one netip.Addr) bool {
+			return slices.ContainsFunc(known, func(n Neighbour) bool { return n.Address == one })
+		})
+		if len(missing) == 0 {
+			return known, nil
+		}
+		for _, one := range missing {
+			if asked {
+				break
+			}
+			// NTF_USE makes the kernel ask, as a packet to that address would.
+			if err := p.link.NeighSet(&netlink.Neigh{LinkIndex: index, IP: one.AsSlice(), Flags: unix.NTF_USE}); err != nil {
+				return nil, fmt.Errorf("asking for the MAC address of gateway %s: %w", one, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return known, nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// guestRules drop what a bridged guest asks its network for and we answer, before it leaves the Pod: no other server may answer, and
+// nobody there needs to hear it. nil where there is nothing to drop.
+func guestRules(wanted Wanted) *ruleset {
+	r := newRuleset(nftables.TableFamilyNetdev)
+	for i := range wanted.Interfaces {
+		in := &wanted.Interfaces[i]
+		if in.Bridge == "" || in.Guest == nil {
+			continue
+		}
+		chain := r.chain(in.Tap, in.Tap, nftables.ChainTypeFilter, nftables.ChainHookIngress, nftables.ChainPriorityFilter)
+		if in.Guest.IPv4.IsValid() {
+			r.rule(chain, ethertype(unix.ETH_P_IP), protocol(unix.IPPROTO_UDP), transport(2, []byte{0, 67}), drop())
+		}
+		if len(in.Guest.IPv6) > 0 {
+			r.rule(chain, ethertype(unix.ETH_P_IPV6), protocol(unix.IPPROTO_UDP), transport(2, []byte{0x02, 0x23}), drop())
+		}
+		if in.Guest.Router6.IsValid() {
+			r.rule(chain, ethertype(unix.ETH_P_IPV6), protocol(unix.IPPROTO_ICMPV6), transport(0, []byte{133}), drop())
+			r.rule(chain, ethertype(unix.ETH_P_IPV6), protocol(unix.IPPROTO_ICMPV6), transport(0, []byte{135}), transport(8, in.Guest.Router6.AsSlice()), drop())
+		}
+	}
+	if len(r.rules) == 0 {
+		return nil
+	}
+	return r
+}
+
+func ethertype(kind uint16) []expr.Any {
+	return matchMeta(expr.MetaKeyPROTOCOL, expr.CmpOpEq, binaryutil.BigEndian.PutUint16(kind))
+}
+
+// transport compares bytes of the header after IP's.
+func transport(offset uint32, value []byte) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: uint32(len(value))}, //nolint:gosec // at most 16
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: value},
+	}
+}
