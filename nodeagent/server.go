@@ -118,7 +118,7 @@ func (s *Server) Execute(request *api.ExecuteRequest, stream api.Agent_ExecuteSe
 				_ = stream.Send(&api.ExecuteEvent{Progress: <-progress})
 			}
 			if result.err != nil {
-				return statusOf(result.err)
+				return StatusOf(result.err)
 			}
 			return stream.Send(&api.ExecuteEvent{Done: true, Fingerprint: result.fingerprint})
 		}
@@ -129,13 +129,13 @@ func (s *Server) Execute(request *api.ExecuteRequest, stream api.Agent_ExecuteSe
 func (s *Server) Check(ctx context.Context, request *api.ExecuteRequest) (*api.CheckResponse, error) {
 	found, err := s.agent.Check(ctx, request)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return &api.CheckResponse{Problems: found.Problems, NotLive: found.NotLive, Warnings: found.Warnings}, nil
 }
 
-// statusOf turns an error into the code that tells the caller what to do about it.
-func statusOf(err error) error {
+// StatusOf turns an error of an Agent into the code that tells the caller what to do about it.
+func StatusOf(err error) error {
 	code := codes.Unavailable
 	switch {
 	case errors.Is(err, ErrStale), errors.Is(err, ErrNotLive):
@@ -168,7 +168,7 @@ func (s *Server) Await(ctx context.Context, request *api.AwaitRequest) (*api.Awa
 		if s.life.Err() != nil {
 			return nil, status.Error(codes.Unavailable, "the agent stops")
 		}
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return &api.AwaitResponse{Message: message}, nil
 }
@@ -177,7 +177,7 @@ func (s *Server) Await(ctx context.Context, request *api.AwaitRequest) (*api.Awa
 func (s *Server) ReadConsole(_ context.Context, request *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
 	lines, err := s.agent.ReadConsole(request)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return &api.ReadConsoleResponse{Lines: lines}, nil
 }
@@ -186,7 +186,7 @@ func (s *Server) ReadConsole(_ context.Context, request *api.ReadConsoleRequest)
 func (s *Server) ReadDomain(ctx context.Context, request *api.ReadDomainRequest) (*api.ReadDomainResponse, error) {
 	found, err := s.agent.ReadDomain(ctx, request.GetName())
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return found, nil
 }
@@ -195,7 +195,7 @@ func (s *Server) ReadDomain(ctx context.Context, request *api.ReadDomainRequest)
 func (s *Server) ListDisks(ctx context.Context, _ *api.ListDisksRequest) (*api.ListDisksResponse, error) {
 	found, err := s.agent.Disks(ctx)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return &api.ListDisksResponse{Disks: found}, nil
 }
@@ -204,7 +204,7 @@ func (s *Server) ListDisks(ctx context.Context, _ *api.ListDisksRequest) (*api.L
 func (s *Server) DeleteDisks(ctx context.Context, request *api.DeleteDisksRequest) (*api.DeleteDisksResponse, error) {
 	deleted, err := s.agent.DeleteDisks(ctx, request.GetIds())
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return &api.DeleteDisksResponse{Deleted: deleted}, nil
 }

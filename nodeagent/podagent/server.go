@@ -1,0 +1,89 @@
+package podagent
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gitvirt/gitvirt/nodeagent"
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+)
+
+// reader is a Guest that shows what it has.
+type reader interface {
+	ReadConsole(request *api.ReadConsoleRequest) ([]string, error)
+	ReadDomain(ctx context.Context, name string) (*api.ReadDomainResponse, error)
+}
+
+// Server is the agent's gRPC service: it shows what the Pods of the node have. Steps do not come this way: the controller writes them on
+// the Pods, signed.
+type Server struct {
+	api.UnimplementedAgentServer
+	agent    *Agent
+	describe func(ctx context.Context, node *api.Node)
+}
+
+// NewServer returns the service of an agent; describe fills in what GetNode answers about the node.
+func NewServer(agent *Agent, describe func(ctx context.Context, node *api.Node)) *Server {
+	return &Server{agent: agent, describe: describe}
+}
+
+// GetNode describes the node.
+func (s *Server) GetNode(ctx context.Context, _ *api.GetNodeRequest) (*api.Node, error) {
+	node := &api.Node{Name: s.agent.config.Node, StateDir: s.agent.config.StateDir}
+	s.describe(ctx, node)
+	return node, nil
+}
+
+// Execute is refused.
+func (s *Server) Execute(*api.ExecuteRequest, api.Agent_ExecuteServer) error {
+	return status.Error(codes.PermissionDenied, "on Kubernetes the controller writes steps on Pods; this agent takes none from anybody else")
+}
+
+// ReadConsole returns the last lines of a guest's serial console.
+func (s *Server) ReadConsole(_ context.Context, request *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
+	found, err := s.find(func(known *state) bool { return known.step.Address == request.GetAddress() }, request.GetAddress())
+	if err != nil {
+		return nil, err
+	}
+	lines, err := found.ReadConsole(request)
+	if err != nil {
+		return nil, nodeagent.StatusOf(err)
+	}
+	return &api.ReadConsoleResponse{Lines: lines}, nil
+}
+
+// ReadDomain returns the definition of a domain.
+func (s *Server) ReadDomain(ctx context.Context, request *api.ReadDomainRequest) (*api.ReadDomainResponse, error) {
+	found, err := s.find(func(known *state) bool {
+		return known.sight != nil && find(known.sight, known.step.Address).GetName() == request.GetName()
+	}, request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	domain, err := found.ReadDomain(ctx, request.GetName())
+	if err != nil {
+		return nil, nodeagent.StatusOf(err)
+	}
+	return domain, nil
+}
+
+// find returns the agent of the Pod whose state is asked for.
+func (s *Server) find(is func(*state) bool, name string) (reader, error) {
+	here := false
+	for _, w := range s.agent.all() {
+		known := w.known()
+		if known.step == nil || !is(&known) {
+			continue
+		}
+		if found, ok := known.ready.guest.(reader); ok {
+			return found, nil
+		}
+		here = true // or was: its next Pod may be here as well
+	}
+	if here {
+		return nil, status.Errorf(codes.Unavailable, "the Pod of %s is not running", name)
+	}
+	return nil, status.Errorf(codes.NotFound, "%s is not on this node", name)
+}
