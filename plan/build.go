@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -17,6 +18,8 @@ type Options struct {
 	Policy Policy
 	// Selection says which objects the plan is about; the zero value is all.
 	Selection Selection
+	// Pods is how machines become Pods; nil where they do not.
+	Pods Pods
 }
 
 // Policy is what a team allows. It looks at steps and never at what differs: package policy has the one of a Fleet.
@@ -49,7 +52,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 	if options.Policy != nil {
 		p.Policy = options.Policy.Hash()
 	}
-	b := builder{plan: p, policy: options.Policy, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
+	b := builder{plan: p, policy: options.Policy, pods: options.Pods, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
 	if have.Unknown != "" {
 		p.Unknown = have.Unknown
 		p.UnknownCount = len(want.VMs)
@@ -95,6 +98,7 @@ func differing(vms []*schemas.VM, domains []*Domain) int {
 type builder struct {
 	plan    *Plan
 	policy  Policy
+	pods    Pods
 	want    *schemas.Desired
 	have    Observed
 	foreign foreignIndex
@@ -177,6 +181,10 @@ func (b *builder) create(vm *schemas.VM, reason Reason, missing *Domain) {
 	step.Define = true
 	step.Summary = "will be created"
 	power, why := b.power(vm, &Domain{State: StateStopped})
+	if b.podless(power, nil) {
+		b.plan.Unchanged++
+		return
+	}
 	switch {
 	case power == PowerOn:
 		step.Power = PowerOn
@@ -194,7 +202,11 @@ func (b *builder) create(vm *schemas.VM, reason Reason, missing *Domain) {
 		step.Drift = []Change{{Path: "domain", Before: "defined", After: "missing", Consequence: ConsequenceNone}}
 		step.Precondition, step.Domain = missing.Fingerprint, missing.Name
 	}
-	step.Blocked = b.takeover.refused[vm.Address]
+	if err := b.inPod(&step, vm, nil); err != nil {
+		b.hold(vm.Address, err.Error())
+		return
+	}
+	step.Blocked = cmp.Or(b.takeover.refused[vm.Address], step.Blocked)
 	if step.Blocked == "" && missing == nil {
 		step.Blocked = b.occupied(vm.Address)
 	}
@@ -221,6 +233,9 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 	case b.foreignFleet(have) != "":
 		b.hold(vm.Address, b.foreignFleet(have))
 		return
+	case have.Leave != "":
+		b.hold(vm.Address, have.Leave)
+		return
 	case have.State == StateMissing && have.Stop == StopReplaced:
 		b.create(vm, ReasonChanged, have) // what an apply began is no drift
 		return
@@ -231,7 +246,8 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 	power, why := b.power(vm, have)
 	inactive := have.RunningHash == ""
 	if vm.Hash == have.Hash && (inactive || vm.Hash == have.RunningHash) && power == PowerKeep &&
-		len(have.Drift) == 0 && len(have.RunningDrift) == 0 && !have.Transient && have.RetiredSince.IsZero() && have.Fleet == b.plan.Fleet {
+		len(have.Drift) == 0 && len(have.RunningDrift) == 0 && !have.Transient && have.RetiredSince.IsZero() && have.Fleet == b.plan.Fleet ||
+		b.podless(power, have) {
 		b.plan.Unchanged++
 		return
 	}
@@ -289,6 +305,9 @@ func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 	}
 	for _, change := range step.Changes {
 		step.Consequence = step.Consequence.Worse(change.Consequence)
+	}
+	if err := b.inPod(&step, vm, have); err != nil {
+		return step, err
 	}
 	if shrunk := shrunkDisk(step.Changes); shrunk != "" {
 		step.Blocked = shrunk

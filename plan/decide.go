@@ -213,6 +213,7 @@ func (s *Step) risk() {
 			s.DataAtRisk = append(s.DataAtRisk, "disk "+volume.Name+" ("+kind+"): what the guest wrote to it is discarded")
 		}
 	}
+	s.DataAtRisk = append(s.DataAtRisk, s.podRisk()...)
 	if volatileVariables(s.VM.Spec()) {
 		s.DataAtRisk = append(s.DataAtRisk, "UEFI variables (boot entries, Secure Boot keys) are made anew; bootloader.efi.persistent keeps them")
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // describe says in a few lines what a new VM is made of.
-func describe(vm *schemas.VM) []string {
+func describe(vm *schemas.VM, inPod bool) []string {
 	spec := vm.Spec()
 	vcpus, memory := domainxml.Size(spec)
 	lines := []string{fmt.Sprintf("%d vCPU%s, %d MiB memory", vcpus, plural(int(vcpus)), memory>>20)}
@@ -32,7 +32,7 @@ func describe(vm *schemas.VM) []string {
 				line += " " + resource.NewQuantity(claim.Capacity, resource.BinarySI).String()
 			}
 		}
-		if keep {
+		if outlives(volume, keep, inPod) {
 			line += ", outlives the VM"
 		}
 		lines = append(lines, line)

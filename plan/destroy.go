@@ -17,6 +17,10 @@ func (b *builder) destroy(have *Domain) {
 	if have.Fleet != b.plan.Fleet {
 		return // another fleet's domain on the same host
 	}
+	if have.Leave != "" {
+		b.hold(have.Address, have.Leave)
+		return
+	}
 	step := Step{
 		Address:      have.Address,
 		Action:       ActionDestroy,
@@ -24,6 +28,7 @@ func (b *builder) destroy(have *Domain) {
 		Consequence:  ConsequenceDestroy,
 		Domain:       have.Name,
 		Precondition: have.Fingerprint,
+		Pod:          podOf(have),
 		Summary:      "will be destroyed: " + orUnknown(have.Source) + " no longer has it",
 	}
 	if have.Problem == "" {
@@ -40,7 +45,7 @@ func (b *builder) destroy(have *Domain) {
 		switch {
 		case disk.Keep:
 			step.Keeps = append(step.Keeps, describeDisk(disk))
-		case disk.Kind == "containerDisk" || disk.Kind == "ephemeral":
+		case disk.Kind == "containerDisk" || disk.Kind == "ephemeral" || disk.Kind == "emptyDisk":
 			step.DataAtRisk = append(step.DataAtRisk, describeDisk(disk)+": what the guest wrote to it is discarded")
 		}
 	}
@@ -96,12 +101,20 @@ func (b *builder) succeeded(have *Domain) bool {
 	return b.wanted(next)
 }
 
+// podOf is the Pod of a domain, as steps name it; nil on a host.
+func podOf(have *Domain) *Pod {
+	if have.Pod == "" {
+		return nil
+	}
+	return &Pod{Name: have.Pod, Node: have.Node}
+}
+
 // retire makes of the end of a domain its beginning, where the Fleet keeps the domains of removed machines for a while: it is
 // shut down first, and destroyed when that time is over. Whether it is over is for the policy to say, which knows what time
-// it is; until then the step waits.
+// it is; until then the step waits. A Pod is not kept: what outlives it are claims, and those nobody removes.
 func (b *builder) retire(step *Step, have *Domain) {
 	grace := time.Duration(b.want.Fleet.Spec.Policy.RemovalGrace)
-	if grace <= 0 || have.State == StateMissing || b.succeeded(have) {
+	if grace <= 0 || b.pods != nil || have.State == StateMissing || b.succeeded(have) {
 		return
 	}
 	if !have.RetiredSince.IsZero() && !have.active() {

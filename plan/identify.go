@@ -71,6 +71,9 @@ func (s *Step) appendContent(buf []byte) ([]byte, error) {
 	if pending := s.PendingRestart; pending != nil {
 		buf = strconv.AppendInt(appendTexts(buf, pending.Fields), pending.Since.Unix(), 10)
 	}
+	if pod := s.Pod; pod != nil {
+		buf = strconv.AppendBool(appendText(buf, pod.Name), pod.New)
+	}
 	buf = append(buf, '|')
 	for i := range s.DependsOn {
 		buf = appendReady(appendAddress(buf, &s.DependsOn[i].Address), s.DependsOn[i].Ready)

@@ -58,7 +58,7 @@ func TestJSONIsWhatTheSchemaSays(t *testing.T) {
 		}
 		validate(rt, schema, encoded)
 	})
-	for _, edit := range [][2]string{{`"2.0"`, `"3.0"`}, {`"restart"`, `"reboot"`}, {`"actions"`, `"action_list"`}, {`"before"`, `"was"`}} {
+	for _, edit := range [][2]string{{`"2.1"`, `"3.0"`}, {`"restart"`, `"reboot"`}, {`"actions"`, `"action_list"`}, {`"before"`, `"was"`}} {
 		instance, err := jsonschema.UnmarshalJSON(strings.NewReader(strings.Replace(string(golden), edit[0], edit[1], 1)))
 		if err != nil {
 			t.Fatal(err)

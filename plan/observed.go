@@ -108,6 +108,9 @@ type Domain struct {
 	// Former are the addresses that the machine had before it was renamed, the latest last.
 	Former []schemas.Address `json:"former,omitempty"`
 	UUID   string            `json:"uuid"`
+	// Node is where the domain is, on a platform of several; Pod the name of its Pod, if it has one.
+	Node string `json:"node,omitempty"`
+	Pod  string `json:"pod,omitempty"`
 	// Fleet, Revision and Source are from the record: which fleet owns it, the commit that was applied, the manifest.
 	Fleet    string `json:"fleet"`
 	Revision string `json:"revision"`
@@ -151,6 +154,8 @@ type Domain struct {
 	PortsProblem string `json:"ports_problem,omitempty"`
 	// Fingerprint changes with everything that a plan depends on.
 	Fingerprint string `json:"fingerprint"`
+	// Leave says why nothing can be decided about the domain now; it is left as it is until that is over.
+	Leave string `json:"leave,omitempty"`
 	// Problem says why the domain's record could not be understood; such a domain is left alone.
 	Problem string `json:"problem,omitempty"`
 	// Unread are the paths of what its domain XML holds and the agent does not know.

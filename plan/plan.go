@@ -13,7 +13,7 @@ import (
 
 // FormatVersion is the version of the JSON form. The minor part grows when fields are added, the major part when
 // fields change or go.
-const FormatVersion = "2.0"
+const FormatVersion = "2.1"
 
 // Action is what happens to one object.
 type Action string
@@ -156,6 +156,8 @@ type Step struct {
 	Summary string `json:"summary"`
 	// Domain is the libvirt domain that is touched.
 	Domain string `json:"domain"`
+	// Pod is the Pod that the domain is in; nil on a host.
+	Pod *Pod `json:"pod,omitempty"`
 	// Source is the place of the manifest; empty for objects that git no longer has.
 	Source  string   `json:"source,omitempty"`
 	Changes []Change `json:"changes,omitempty"`

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-//go:embed plan-2.0.json
+//go:embed plan-2.1.json
 var jsonSchema []byte
 
 // SchemaName is the name of the file in which JSONSchema is published.

@@ -155,6 +155,8 @@ func (b *builder) arrive(vm *schemas.VM) {
 		b.update(vm, have) // which says why nothing is done
 	case have != nil:
 		b.rename(vm, have)
+	case vm.Adopts() != "" && b.pods != nil:
+		b.hold(vm.Address, "it adopts a domain ("+schemas.AnnotationAdopt+"), which only a libvirt host has")
 	case vm.Adopts() != "":
 		b.adopt(vm)
 	default:
@@ -164,6 +166,10 @@ func (b *builder) arrive(vm *schemas.VM) {
 
 // rename plans a domain that becomes that of its machine under another address, with whatever else has changed.
 func (b *builder) rename(vm *schemas.VM, have *Domain) {
+	if b.pods != nil {
+		b.hold(vm.Address, "it says that it was "+short(have.Address)+" ("+schemas.AnnotationPreviousName+"), and a Pod keeps its name; remove the annotation to have it made anew")
+		return
+	}
 	step, err := b.difference(vm, have)
 	if err != nil {
 		b.hold(vm.Address, err.Error())

@@ -48,9 +48,12 @@ func viewOf(step *Step) view {
 	}
 	v.lines = make([]viewLine, 0, len(step.Changes)+len(step.Drift)+len(step.RunningDrift)+len(step.DataAtRisk)+len(step.Waits)+2)
 	if step.Action == ActionCreate && step.VM != nil {
-		for _, line := range describe(step.VM) {
+		for _, line := range describe(step.VM, step.Pod != nil) {
 			v.add(lineFact, "", line)
 		}
+	}
+	if pod := step.Pod; pod != nil {
+		v.add(lineFact, "Pod:", pod.text(step.Address.Namespace)+", domain "+step.Domain)
 	}
 	if step.Adopt != "" {
 		v.add(lineFact, "domain:", step.Adopt)
