@@ -19,7 +19,7 @@ type Platform string
 const (
 	// PlatformHost runs machines as domains of a host's libvirt.
 	PlatformHost Platform = "host"
-	// PlatformKubernetes runs machines as Pods; not there yet.
+	// PlatformKubernetes runs machines as Pods of a cluster.
 	PlatformKubernetes Platform = "kubernetes"
 )
 
@@ -145,9 +145,7 @@ func readFleet(d *document, h *header) {
 	c := newChecker(d, h.address(), nil)
 	spec := &fleet.Spec
 	switch spec.Platform {
-	case "", PlatformHost:
-	case PlatformKubernetes:
-		c.fail(at("spec", "platform"), "the platform kubernetes is not carried out yet", "use host")
+	case "", PlatformHost, PlatformKubernetes:
 	default:
 		c.failOneOf(at("spec", "platform"), string(spec.Platform), string(PlatformHost), string(PlatformKubernetes))
 	}

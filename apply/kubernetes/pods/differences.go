@@ -56,7 +56,7 @@ func ofContainer(before, after corev1.Container) (out []Difference) {
 		was, is := old.Field(i).Interface(), wanted.Field(i).Interface()
 		name, _, _ := strings.Cut(old.Type().Field(i).Tag.Get("json"), ",")
 		if !equality.Semantic.DeepEqual(was, is) && name != "volumeMounts" && name != "volumeDevices" { // the volumes say it
-			out = append(out, Difference{Path: "spec.containers[compute]." + name, Before: value(was), After: value(is)})
+			out = append(out, Difference{Path: "spec.containers[" + Container + "]." + name, Before: value(was), After: value(is)})
 		}
 	}
 	return out

@@ -25,15 +25,18 @@ import (
 // annotationNetworks asks Multus for further networks.
 const annotationNetworks = "k8s.v1.cni.cncf.io/networks"
 
+// Container is the name of the launcher's container; it is KubeVirt's.
+const Container = "compute"
+
 // FieldManager is who owns the fields of the objects in server-side apply.
 const FieldManager = "gitvirt"
 
 // LauncherUser is the user and group that QEMU and libvirt run as in a Pod; it is KubeVirt's, so that claims change hands.
 const LauncherUser = 107
 
-// prefix is what the names of launcher Pods begin with, as KubeVirt's do. What follows is the machine's name and nothing else: the API
+// Prefix is what the names of launcher Pods begin with, as KubeVirt's do. What follows is the machine's name and nothing else: the API
 // server never has two Pods of one machine, so that no two guests ever have its disks open.
-const prefix = "virt-launcher-"
+const Prefix = "virt-launcher-"
 
 // maxSecret is how much a Secret may hold, in bytes.
 const maxSecret = 1 << 20
@@ -48,7 +51,7 @@ type Options struct {
 }
 
 // Name is the name of a machine's Pod, and of its Secret.
-func Name(vm schemas.Address) string { return prefix + vm.Name }
+func Name(vm schemas.Address) string { return Prefix + vm.Name }
 
 // Refused says what of a machine cannot be carried out in a Pod; nil when everything can.
 func Refused(vm *schemas.VM) error {
@@ -105,7 +108,7 @@ func Pod(vm *schemas.VM, options Options) (*corev1.Pod, error) {
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	s.Containers = []corev1.Container{{
-		Name: "compute", Image: options.Image, Args: arguments(vm),
+		Name: Container, Image: options.Image, Args: arguments(vm),
 		Resources: resources(spec, options.Emulation),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(bool), ReadOnlyRootFilesystem: &yes,

@@ -1,0 +1,187 @@
+// Package kubernetes is the platform "kubernetes": every machine that is on is a Pod, in which the agent of its node makes a guest of it.
+// What lives is known from an informer's cache alone, so planning calls nobody; steps are carried out by applying the Pod
+// and its Secret, and the agent tells what became of them on the Pod. docs/kubernetes.md tells it in prose.
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gitvirt/gitvirt/apply/kubernetes/pods"
+	"github.com/gitvirt/gitvirt/nodeagent/podapi"
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// Keys sign what the controller writes onto Pods, and tell whether it was the controller.
+type Keys interface {
+	Sign(payload []byte) ([]byte, error)
+	Verify(payload, signature []byte) bool
+}
+
+// Config says where the Pods are, and what they are made of.
+type Config struct {
+	// Namespaces are those whose Pods are looked at and made; none means all.
+	Namespaces []string
+	// Image is the OCI image of gitvirt-launcher.
+	Image string
+	// Emulation lets guests run without /dev/kvm.
+	Emulation bool
+	Keys      Keys
+	// Patience is how long a Pod that was made may take until its agent tells of it; then the step is left to itself. 0 means
+	// two minutes.
+	Patience time.Duration
+	Logger   *slog.Logger
+}
+
+// Platform is a cluster.
+type Platform struct {
+	client kubernetes.Interface
+	config Config
+
+	mu sync.Mutex
+	// guests are the Pods with gitvirt's labels, by namespace and name.
+	guests map[string]*guest
+	// nodes are the nodes that do not answer, with what is said of them.
+	nodes map[string]string
+	// changes is closed and made anew whenever anything of the above changes.
+	changes chan struct{}
+
+	observed atomic.Pointer[plan.Observed]
+	changed  chan struct{}
+	forged   atomic.Int64
+}
+
+// New returns the platform behind a client. It knows nothing until Follow runs.
+func New(client kubernetes.Interface, config Config) (*Platform, error) {
+	if config.Image == "" || config.Keys == nil {
+		return nil, errors.New("kubernetes: the launcher's image and the controller's keys are needed")
+	}
+	if config.Patience <= 0 {
+		config.Patience = 2 * time.Minute
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Platform{
+		client: client, config: config, guests: map[string]*guest{}, nodes: map[string]string{},
+		changes: make(chan struct{}), changed: make(chan struct{}, 1),
+	}
+	p.observed.Store(&plan.Observed{Node: clusterName, Unknown: "the API server has not answered yet"})
+	return p, nil
+}
+
+// clusterName is the name of the platform where a host has its own.
+const clusterName = "kubernetes"
+
+// Observed returns what lives in the cluster. The result is shared and must not be changed.
+func (p *Platform) Observed() plan.Observed { return *p.observed.Load() }
+
+// Changed receives a value whenever Observed has something new; several changes may be one value.
+func (p *Platform) Changed() <-chan struct{} { return p.changed }
+
+// Forged is how many times a Pod was seen that has gitvirt's labels, and not what the controller signed.
+func (p *Platform) Forged() int64 { return p.forged.Load() }
+
+func (p *Platform) publish(observed *plan.Observed) {
+	p.observed.Store(observed)
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// ReadOnce waits until everything was read once.
+func (p *Platform) ReadOnce(ctx context.Context) (plan.Observed, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	following.Go(func() { p.Follow(ctx) })
+	defer following.Wait()
+	defer cancel()
+	for {
+		select {
+		case <-ctx.Done():
+			return p.Observed(), fmt.Errorf("asking the API server: %w; %s", context.Cause(ctx), p.Observed().Unknown)
+		case <-p.changed:
+			if observed := p.Observed(); observed.Unknown == "" {
+				return observed, nil
+			}
+		}
+	}
+}
+
+// options are those of the Pods of a fleet.
+func (p *Platform) options(fleet, revision string) pods.Options {
+	return pods.Options{Fleet: fleet, Revision: revision, Image: p.config.Image, Emulation: p.config.Emulation}
+}
+
+// Pods says how machines become Pods here.
+func (p *Platform) Pods() plan.Pods {
+	return InPods{Namespaces: p.config.Namespaces, Emulation: p.config.Emulation}
+}
+
+// InPods is how machines become Pods, for plans.
+type InPods struct {
+	// Namespaces are those that machines may be in; none means all.
+	Namespaces []string
+	Emulation  bool
+}
+
+// Name implements plan.Pods.
+func (InPods) Name(vm schemas.Address) string { return pods.Name(vm) }
+
+// Refused implements plan.Pods.
+func (i InPods) Refused(vm *schemas.VM) error {
+	if len(i.Namespaces) > 0 && !slices.Contains(i.Namespaces, vm.Address.Namespace) {
+		return fmt.Errorf("%s: metadata.namespace: gitvirt was not let into the namespace %q; install it for that one too (gitvirt install --vm-namespace)",
+			vm.Position.Short(), vm.Address.Namespace)
+	}
+	return pods.Refused(vm)
+}
+
+// Differences implements plan.Pods.
+func (i InPods) Differences(applied *schemas.Recorded, vm *schemas.VM) ([]plan.Change, error) {
+	found, err := pods.Differences(applied, vm, pods.Options{Image: "same", Emulation: i.Emulation})
+	if err != nil {
+		return nil, err
+	}
+	var out []plan.Change
+	for _, one := range found {
+		out = append(out, plan.Change{
+			Path: "pod." + one.Path, Before: one.Before, After: one.After, Consequence: plan.ConsequenceRestart, Note: "a Pod keeps it as long as it lives",
+		})
+	}
+	return out, nil
+}
+
+// guest is a Pod as it was seen last.
+type guest struct {
+	namespace, name, uid string
+	node                 string
+	// forged is why the Pod is not one of the controller's; step, record and the rest are then not set.
+	forged   error
+	step     *podapi.Step
+	record   []byte
+	observed *podapi.Observed
+	phase    corev1.PodPhase
+	deleting bool
+	// ready is the condition that the agent sets, waiting what people are told while it is not true.
+	ready   bool
+	waiting string
+	// ended says how the guest ended, in the words of plans; empty while the Pod is not finished.
+	ended string
+	// labels are those of the Pod.
+	labels map[string]string
+}
+
+// finished reports whether the Pod runs no more.
+func (g *guest) finished() bool { return g.phase == corev1.PodFailed || g.phase == corev1.PodSucceeded }
