@@ -151,11 +151,11 @@ func define(t *testing.T, vm *schemas.VM, runtime string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	images := filepath.Join(pods.ImagesDir, pods.KernelBoot)
+	images := filepath.Join(protocol.ImagesDir, protocol.KernelBoot)
 	boot := vm.Spec().Domain.Firmware.KernelBoot.Container
 	document, err := domainxml.Render(domainxml.Machine{
 		Address: vm.Address, Spec: vm.Spec(),
-		Host: domainxml.Host{DomainType: "qemu", ConsoleLog: filepath.Join(protocol.Dir, protocol.ConsolePipe), Dir: pods.DisksDir},
+		Host: domainxml.Host{DomainType: "qemu", ConsoleLog: filepath.Join(protocol.Dir, protocol.ConsolePipe), Dir: protocol.DisksDir},
 		Volumes: []domainxml.Volume{{
 			Name: domainxml.KernelBootVolume, Kind: "kernelBoot", Path: filepath.Join(images, boot.KernelPath), Initrd: filepath.Join(images, boot.InitrdPath),
 		}},

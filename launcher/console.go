@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gitvirt/gitvirt/launcher/protocol"
 )
 
 const (
@@ -27,6 +30,9 @@ type console struct {
 	lost    int // bytes since the log last took some; of the goroutine that reads
 	reading sync.WaitGroup
 	written chan struct{}
+
+	mutex sync.Mutex
+	tail  []byte // what was read last, for whoever asks
 }
 
 // openConsole reads the pipe from now on, and throws it away when there is nowhere to print it. The pipe is open for writing as
@@ -62,6 +68,7 @@ func (c *console) read() {
 
 // pass hands what was read on to the log, or counts it as lost; what comes after that says so.
 func (c *console) pass(said []byte) {
+	c.remember(said)
 	var chunk []byte
 	if c.lost > 0 {
 		chunk = fmt.Appendf(nil, "\n[%d bytes of the console are lost: the log did not take them]\n", c.lost)
@@ -72,6 +79,23 @@ func (c *console) pass(said []byte) {
 	default:
 		c.lost += len(said)
 	}
+}
+
+// remember keeps the end of what the guest says. It has room for twice as much as is kept, so that little is moved.
+func (c *console) remember(said []byte) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if len(c.tail)+len(said) > 2*protocol.ConsoleTail {
+		c.tail = append(c.tail[:0], c.tail[len(c.tail)-protocol.ConsoleTail+len(said):]...)
+	}
+	c.tail = append(c.tail, said...)
+}
+
+// last returns what the guest said last.
+func (c *console) last() []byte {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return bytes.Clone(c.tail[max(len(c.tail)-protocol.ConsoleTail, 0):])
 }
 
 // drain reads what is left in the pipe after the guest's end: as much as a pipe holds, for whoever else writes may go on for ever.

@@ -29,6 +29,9 @@ remember_owner = 0
 `
 )
 
+// capabilities is where the daemon keeps what it found out about QEMU.
+const capabilities = "cache/libvirt/qemu/cache/capabilities"
+
 // qemuDriver is the one driver of libvirt's that a Pod needs. The daemon loads whatever lies in its folder: the drivers of
 // networks, storage, devices and so on cost memory and time, and do nothing here.
 const qemuDriver = "libvirt_driver_qemu.so"

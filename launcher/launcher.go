@@ -20,12 +20,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gitvirt/gitvirt/launcher/files"
 	"github.com/gitvirt/gitvirt/launcher/protocol"
 )
 
 // Config is how the launcher is told what to do. All but Console is needed.
 type Config struct {
-	// Dir is the folder that is shared with the node agent. Nothing else is written to.
+	// Dir is the folder that is shared with the node agent. The launcher itself writes to nothing else; the agent has it make files for
+	// the guest elsewhere (package files).
 	Dir string
 	// Grace is how long the guest may take to shut down after it was asked to.
 	Grace time.Duration
@@ -83,6 +85,9 @@ func Run(ctx context.Context, config Config) protocol.Ending {
 	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer l.background.Wait()
 	defer cancel()
+	if err := l.serveFiles(working, console); err != nil {
+		return failed(err)
+	}
 	heard := make(chan news)
 	l.background.Go(func() { l.folder.watch(working, heard) })
 
@@ -93,6 +98,17 @@ func Run(ctx context.Context, config Config) protocol.Ending {
 		return failed(err)
 	}
 	return l.loop(working, ctx.Done(), children, heard)
+}
+
+// serveFiles answers the node agent that needs files for the guest.
+func (l *launcher) serveFiles(ctx context.Context, console *console) error {
+	listener, err := files.Listen(l.folder.path(protocol.FilesSocket))
+	if err != nil {
+		return err
+	}
+	pod := files.Pod{Capabilities: l.folder.path(capabilities), Console: console.last}
+	l.background.Go(func() { pod.Serve(ctx, listener) })
+	return nil
 }
 
 func failed(err error) protocol.Ending {

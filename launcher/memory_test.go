@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gitvirt/gitvirt/launcher/launchertest"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirttest"
 )
 
@@ -17,11 +18,11 @@ const budget = 45 << 10
 // them, and what is its own alone.
 type memory struct{ rss, pss, private int }
 
-func (p *pod) memory(of string) memory {
-	p.t.Helper()
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p.find(of).outside))
+func memoryOf(t testing.TB, p *launchertest.Pod, of string) memory {
+	t.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p.Find(of).Outside))
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	sizes := map[string]int{}
 	for line := range strings.Lines(string(content)) {
@@ -33,11 +34,11 @@ func (p *pod) memory(of string) memory {
 }
 
 // busy has a guest run and asks the daemon this and that.
-func (p *pod) busy() {
-	p.t.Helper()
-	p.start(libvirttest.GuestIdle)
+func busy(t testing.TB, p *launchertest.Pod) {
+	t.Helper()
+	p.Start(libvirttest.GuestIdle)
 	for _, question := range []string{"dumpxml", "dominfo", "domblklist", "domiflist", "domstats"} {
-		p.virsh(question, domain)
+		p.Virsh(question, launchertest.Domain)
 	}
 }
 
@@ -45,9 +46,9 @@ func (p *pod) busy() {
 // node counts in full.
 func TestResidentMemory(t *testing.T) {
 	t.Parallel()
-	p := startPod(t, "-console")
-	p.busy()
-	launcher, libvirtd := p.memory("gitvirt-launche"), p.memory("libvirtd")
+	p := launchertest.Start(t, "-console")
+	busy(t, p)
+	launcher, libvirtd := memoryOf(t, p, "gitvirt-launche"), memoryOf(t, p, "libvirtd")
 	t.Logf("launcher %+v KiB, libvirtd %+v KiB", launcher, libvirtd)
 	if sum := launcher.rss + libvirtd.rss; sum > budget {
 		t.Errorf("%d KiB resident besides QEMU, more than %d: launcher %+v, libvirtd %+v", sum, budget, launcher, libvirtd)
@@ -58,12 +59,12 @@ func TestResidentMemory(t *testing.T) {
 func BenchmarkPod(b *testing.B) {
 	var launcher, libvirtd memory
 	for b.Loop() {
-		p := startPod(b)
-		p.start(libvirttest.GuestIdle)
+		p := launchertest.Start(b)
+		p.Start(libvirttest.GuestIdle)
 		b.StopTimer()
-		launcher, libvirtd = p.memory("gitvirt-launche"), p.memory("libvirtd")
-		_ = p.cmd.Process.Kill()
-		<-p.ended
+		launcher, libvirtd = memoryOf(b, p, "gitvirt-launche"), memoryOf(b, p, "libvirtd")
+		_ = p.Cmd.Process.Kill()
+		<-p.Ended
 		b.StartTimer()
 	}
 	const kib = 1024

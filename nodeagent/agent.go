@@ -61,16 +61,48 @@ type Agent struct {
 	clock      probes.Clock
 	hosts      *hostShare
 	secrets    *credentialFiles
-	ports      *ports
 	refusals   *refusals
+	keeper     keeper
+	reach      reachability
+	// followers run as long as Run does.
+	followers []func(context.Context)
+	// local and ports are a host's; nil for the agent of a Pod, whose disks are the cluster's and whose images are the kubelet's.
+	local *hostVolumes
+	ports *ports
 	// failedReads, swept and learned belong to the goroutine of Run.
 	failedReads int
 	swept       bool
 	learned     bool // what the host can do for running guests
 }
 
-// New opens the state directory and returns an agent for the domains of a hypervisor. Run makes it work.
+// New opens the state directory and returns an agent for the domains of a host's hypervisor. Run makes it work.
 func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*Agent, error) {
+	settings := settings{}
+	for _, option := range options {
+		option(&settings)
+	}
+	a, err := newAgent(config, hypervisor)
+	if err != nil {
+		return nil, err
+	}
+	if a.hosts, err = newHostShare(settings); err != nil {
+		return nil, err
+	}
+	if a.local, err = openVolumes(config.StateDir, config.DomainType, settings); err != nil {
+		return nil, err
+	}
+	if owner, ok := hypervisor.(ownerReader); ok {
+		a.local.owner = owner
+	}
+	a.volumes = &volumes{a.local, newReservations()}
+	a.ports = &ports{agent: a, redirects: redirectsOf(settings, config.StateDir), guests: map[string]*openPorts{}}
+	a.reach, a.keeper = a.ports, noKeeper{}
+	a.followers = append(a.followers, a.followMetrics, a.ports.follow)
+	return a, nil
+}
+
+// newAgent returns an agent that lacks what hosts and Pods have each in their way.
+func newAgent(config Config, hypervisor hypervisor.Hypervisor) (*Agent, error) {
 	if config.Node == "" || config.StateDir == "" || (config.DomainType != "kvm" && config.DomainType != "qemu") {
 		return nil, errors.New("an agent needs a node name, a state directory and a domain type (kvm or qemu)")
 	}
@@ -99,30 +131,16 @@ func New(config Config, hypervisor hypervisor.Hypervisor, options ...Option) (*A
 	}
 	a := &Agent{
 		config: config, hypervisor: hypervisor, records: traces, locks: newLocks(), clock: config.Clock,
-		reader: domainxml.NewReader(), refusals: newRefusals(),
+		reader: domainxml.NewReader(), refusals: newRefusals(), secrets: &credentialFiles{dir: machines},
 		view: newView("the agent has not read the host yet"),
 	}
-	settings := settings{}
-	for _, option := range options {
-		option(&settings)
-	}
-	if a.hosts, err = newHostShare(settings); err != nil {
-		return nil, err
-	}
-	a.secrets = &credentialFiles{dir: machines}
-	a.ports = &ports{agent: a, redirects: redirectsOf(settings, config.StateDir), guests: map[string]*openPorts{}}
-	if a.volumes, err = openVolumes(config.StateDir, settings); err != nil {
-		return nil, err
-	}
-	if owner, ok := hypervisor.(ownerReader); ok {
-		a.volumes.owner = owner
-	}
+	a.followers = []func(context.Context){a.followAddresses, a.followGuests}
 	return a, nil
 }
 
 // host returns what rendering a VM needs to know of this host.
 func (a *Agent) host(address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec) domainxml.Host {
-	return a.volumes.files.Host(address, spec, a.config.DomainType)
+	return a.volumes.host(address, spec)
 }
 
 // pruneInterval is how often container disks are looked for that nothing uses any more.
@@ -134,10 +152,9 @@ func (a *Agent) Run(ctx context.Context) {
 	inbox := newInbox()
 	var followers sync.WaitGroup
 	followers.Go(func() { a.hypervisor.Events(ctx, inbox.add) })
-	followers.Go(func() { a.followAddresses(ctx) })
-	followers.Go(func() { a.followGuests(ctx) })
-	followers.Go(func() { a.followMetrics(ctx) })
-	followers.Go(func() { a.ports.follow(ctx) })
+	for _, follow := range a.followers {
+		followers.Go(func() { follow(ctx) })
+	}
 	defer followers.Wait()
 	resync := time.NewTicker(a.config.Resync)
 	defer resync.Stop()

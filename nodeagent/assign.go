@@ -26,6 +26,8 @@ type hostShare struct {
 	reservedCPUs string
 	capabilities capabilities.Host
 	devices      hostdevices.Host
+	// pod says that this is no host but the Pod of one VM: it has what the launcher's image has, and nothing to choose from.
+	pod bool
 
 	mu sync.Mutex
 	// pending is what was chosen for domains whose record does not say so yet, as far as anybody has read it.
@@ -56,6 +58,14 @@ func newHostShare(s settings) (*hostShare, error) {
 		root: root, reservedCPUs: s.reservedCPUs, capabilities: capabilities.New(root), devices: hostdevices.New(root),
 		pending: map[string]domainxml.Assignment{},
 	}, nil
+}
+
+// check returns an error that names what a VM needs and the host lacks. What the image of a Pod lacks libvirt says.
+func (s *hostShare) check(spec *kubevirtv1.VirtualMachineInstanceSpec) error {
+	if s.pod {
+		return nil
+	}
+	return s.capabilities.Check(spec)
 }
 
 // settle forgets what was chosen for a domain: it has been read since.
@@ -137,7 +147,7 @@ func wantedDevices(m *machine) []hostdevices.Want {
 // assign checks that the host can run the VM and chooses what only this VM may have, before anything is changed.
 func (e *execution) assign(ctx context.Context, before *domainxml.Record) (domainxml.Assignment, error) {
 	hosts := e.agent.hosts
-	if err := hosts.capabilities.Check(e.machine.spec()); err != nil {
+	if err := hosts.check(e.machine.spec()); err != nil {
 		return domainxml.Assignment{}, err
 	}
 	var had domainxml.Assignment
@@ -161,6 +171,9 @@ func (e *execution) choose(ctx context.Context, had domainxml.Assignment) (domai
 	wants := wantedDevices(e.machine)
 	if len(wants) == 0 && !dedicated(spec) {
 		return domainxml.Assignment{}, nil
+	}
+	if hosts.pod {
+		return domainxml.Assignment{}, fmt.Errorf("%w: a Pod has no devices and CPUs of the host to give away", ErrInvalid)
 	}
 	hosts.mu.Lock()
 	defer hosts.mu.Unlock()
@@ -306,7 +319,7 @@ func pageSize(spec *kubevirtv1.VirtualMachineInstanceSpec) string {
 // ready sees to what may have changed on the host since the domain was defined: USB devices that were plugged in anew,
 // mediated devices that a reboot took away, huge pages that are gone. It corrects the definition when it must.
 func (e *execution) ready(ctx context.Context, record *domainxml.Record) error {
-	if err := e.agent.hosts.capabilities.Check(e.machine.spec()); err != nil {
+	if err := e.agent.hosts.check(e.machine.spec()); err != nil {
 		return err
 	}
 	assignment, err := e.choose(ctx, record.Assignment)

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +21,6 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
-	"github.com/gitvirt/gitvirt/nodeagent/images"
 )
 
 // checkLimit bounds the check of one step: a registry that does not answer is a problem of its own.
@@ -47,7 +44,7 @@ func (a *Agent) Check(ctx context.Context, request *api.ExecuteRequest) (Finding
 	if err != nil {
 		return Findings{Problems: []string{err.Error()}}, nil
 	}
-	c := &check{execution: e}
+	c := &check{execution: e, need: map[string]int64{}, may: map[string]int64{}}
 	if err := e.check(ctx); err != nil {
 		return c.Findings, c.note(err)
 	}
@@ -71,6 +68,8 @@ type check struct {
 	*execution
 	Findings
 	assignment domainxml.Assignment
+	// need is what would be written at once, may what guests may write in time, in bytes by folder.
+	need, may map[string]int64
 }
 
 func (c *check) problem(format string, arguments ...any) {
@@ -95,7 +94,7 @@ func (c *check) note(err error) error {
 // host looks whether the host has what the VM needs: programs and devices, CPUs of its own, memory.
 func (c *check) host() error {
 	hosts, spec := c.agent.hosts, c.machine.spec()
-	if err := hosts.capabilities.Check(spec); err != nil {
+	if err := hosts.check(spec); err != nil {
 		c.problem("%s", err)
 	}
 	if c.now != nil && c.now.record != nil {
@@ -153,7 +152,7 @@ func (c *check) clashes() {
 	identity := domainxml.IdentityOf(c.made, c.machine.spec())
 	paths := map[string]string{}
 	for _, source := range c.machine.spec().Volumes {
-		planned := c.agent.volumes.files.Volume(c.made, c.machine.spec(), source, c.machine.claim(source.Name))
+		planned := c.agent.volumes.planned(c.machine, source)
 		if keeps(planned.Kind) && !shareable(c.machine.spec(), source) && !onlyReads(c.machine.spec(), source) && !c.machine.claim(source.Name).Shared {
 			paths[planned.Path] = source.Name
 		}
@@ -213,38 +212,27 @@ func (c *check) files(ctx context.Context) {
 // shrink, and room for all.
 func (c *check) volumes(ctx context.Context) []domainxml.Volume {
 	v, live := c.agent.volumes, c.live()
-	need, may := map[string]int64{}, map[string]int64{}
 	var out []domainxml.Volume
 	for _, source := range c.machine.spec().Volumes {
-		planned := v.files.Volume(c.made, c.machine.spec(), source, c.machine.claim(source.Name))
+		planned := v.planned(c.machine, source)
 		had := c.present(source)
-		kept := v.running(c.machine, source, live)
-		switch {
-		case kept != nil:
+		if kept := v.running(c.machine, source, live); kept != nil {
 			grown, err := v.largest(c.machine, *kept, planned)
 			if err != nil {
 				c.problem("%s", err)
 			}
-			may[filepath.Dir(planned.Path)] += grown.Capacity - kept.Capacity
-			planned = grown
-		case source.ContainerDisk != nil:
-			if had != nil {
-				planned = *had
-			}
-			c.image(ctx, source.Name, source.ContainerDisk.Image, source.ContainerDisk.ImagePullSecret, imageOptions(source.ContainerDisk, c.progress), need)
-		case had != nil:
-			planned = *had
-		default:
-			if info, err := os.Stat(planned.Path); errors.Is(err, os.ErrNotExist) {
-				may[filepath.Dir(planned.Path)] += planned.Capacity
-			} else if err == nil && planned.Format == "raw" && info.Mode().IsRegular() && keeps(planned.Kind) {
-				may[filepath.Dir(planned.Path)] += max(0, planned.Capacity-info.Size())
-			}
+			c.may[filepath.Dir(planned.Path)] += grown.Capacity - kept.Capacity
+			out = append(out, grown)
+			continue
 		}
+		if had != nil {
+			planned = *had
+		}
+		v.check(ctx, c, source, planned, had != nil)
 		out = append(out, planned)
 	}
-	c.kernel(ctx, &out, need)
-	c.room(need, may)
+	c.kernel(ctx, &out)
+	v.checkRoom(c)
 	return out
 }
 
@@ -273,33 +261,13 @@ func canonical(volume kubevirtv1.Volume) string {
 	return string(encoded)
 }
 
-// image looks whether a container image can be had, and adds what would be fetched of it.
-func (c *check) image(ctx context.Context, what, reference, secret string, options images.GetOptions, need map[string]int64, paths ...string) {
-	keychain, err := c.machine.keychain(secret)
-	if err != nil {
-		c.problem("%s: %s", what, err)
-		return
-	}
-	options.Keychain = keychain
-	fetch, err := c.agent.volumes.images.Available(ctx, reference, options, paths...)
-	switch {
-	case ctx.Err() != nil:
-		c.problem("%s: the source of %s does not answer within %s; see that the host reaches it", what, reference, checkLimit)
-	case err != nil:
-		c.problem("%s: %s", what, err)
-	}
-	need[filepath.Join(c.agent.config.StateDir, "images")] += fetch
-}
-
 // kernel looks at the files of kernelBoot.
-func (c *check) kernel(ctx context.Context, out *[]domainxml.Volume, need map[string]int64) {
-	firmware := c.machine.spec().Domain.Firmware
-	if firmware == nil || firmware.KernelBoot == nil || firmware.KernelBoot.Container == nil {
+func (c *check) kernel(ctx context.Context, out *[]domainxml.Volume) {
+	container := kernelContainer(c.machine.spec())
+	if container == nil {
 		return
 	}
-	container := firmware.KernelBoot.Container
-	paths := slices.DeleteFunc([]string{container.KernelPath, container.InitrdPath}, func(path string) bool { return path == "" })
-	c.image(ctx, "kernelBoot", container.Image, container.ImagePullSecret, images.GetOptions{PullPolicy: images.PullPolicy(container.ImagePullPolicy)}, need, paths...)
+	c.agent.volumes.checkKernel(ctx, c, container)
 	volume := domainxml.Volume{Name: domainxml.KernelBootVolume, Kind: "kernelBoot"}
 	if live := c.live(); len(live) > 0 {
 		if at := slices.IndexFunc(live[0].Volumes, func(volume domainxml.Volume) bool { return volume.Name == domainxml.KernelBootVolume }); at >= 0 {
@@ -309,43 +277,6 @@ func (c *check) kernel(ctx context.Context, out *[]domainxml.Volume, need map[st
 		volume.Path = filepath.Join(c.agent.config.StateDir, "images", "kernel")
 	}
 	*out = append(*out, volume)
-}
-
-// room looks whether what is written at once (need) has room on the host's file systems, by folder, and warns when what guests may
-// write in time (may) has not: images grow as guests write, and promising more than there is is what people do.
-func (c *check) room(need, may map[string]int64) {
-	type system struct{ free, need, may int64 }
-	systems := map[string]*system{}
-	on := func(dir string) *system {
-		for dir != "/" {
-			if _, err := os.Stat(dir); err == nil {
-				break
-			}
-			dir = filepath.Dir(dir)
-		}
-		if systems[dir] == nil {
-			free, err := diskfile.Free(dir)
-			if err != nil {
-				free = math.MaxInt64 // nobody knows
-			}
-			systems[dir] = &system{free: free}
-		}
-		return systems[dir]
-	}
-	for dir, bytes := range need {
-		on(dir).need += bytes
-	}
-	for dir, bytes := range may {
-		on(dir).may += bytes
-	}
-	for _, dir := range slices.Sorted(maps.Keys(systems)) {
-		switch s := systems[dir]; {
-		case s.need > s.free:
-			c.problem("%s has %s free, and up to %s would be written there; make room, or ask for less", dir, diskfile.FormatBytes(s.free), diskfile.FormatBytes(s.need))
-		case s.may > 0 && s.need+s.may > s.free:
-			c.warn("%s has %s free, and the volumes may grow by %s; a guest stops when it is full", dir, diskfile.FormatBytes(s.free), diskfile.FormatBytes(s.may))
-		}
-	}
 }
 
 // definition has the hypervisor look at what would be defined, and works out how a running guest would become it.

@@ -47,7 +47,7 @@ func (m *machine) copiesClaim(volume string) bool {
 }
 
 // wantedClaim is what the store is asked for.
-func (v *volumes) wantedClaim(wire *api.Claim, progress func(string)) (disks.Claim, error) {
+func (v *hostVolumes) wantedClaim(wire *api.Claim, progress func(string)) (disks.Claim, error) {
 	if wire.GetName() == "" {
 		return disks.Claim{}, fmt.Errorf("%w: nothing says which claim this is", ErrInvalid)
 	}
@@ -78,7 +78,7 @@ func (v *volumes) wantedClaim(wire *api.Claim, progress func(string)) (disks.Cla
 }
 
 // makeSource makes the image of a claim that is to be copied and that no VM has used yet.
-func (v *volumes) makeSource(ctx context.Context, wire *api.Claim, progress func(string)) error {
+func (v *hostVolumes) makeSource(ctx context.Context, wire *api.Claim, progress func(string)) error {
 	want, err := v.wantedClaim(wire, progress)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (v *volumes) makeSource(ctx context.Context, wire *api.Claim, progress func
 }
 
 // claim makes or finds the image or the folder of a claim.
-func (v *volumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, volume *domainxml.Volume, progress func(string)) error {
+func (v *hostVolumes) claim(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, volume *domainxml.Volume, progress func(string)) error {
 	want, err := v.wantedClaim(m.wire.GetClaims()[source.Name], progress)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func opened(live []*domainxml.Record, path string) bool {
 
 // ephemeral makes or finds the image below an ephemeral volume, which the guest never writes to; its overlay is refresh's. Several
 // guests may have it below them; QEMU itself refuses one that is being written.
-func (v *volumes) ephemeral(ctx context.Context, m *machine, source kubevirtv1.Volume, volume *domainxml.Volume, progress func(string)) error {
+func (v *hostVolumes) ephemeral(ctx context.Context, m *machine, source kubevirtv1.Volume, volume *domainxml.Volume, progress func(string)) error {
 	want, err := v.wantedClaim(m.wire.GetClaims()[source.Name], progress)
 	if err != nil {
 		return err

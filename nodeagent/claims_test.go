@@ -94,7 +94,7 @@ func TestKeychain(t *testing.T) {
 
 // TestClaimThatNobodyKnows covers messages that lack what they should have.
 func TestClaimThatNobodyKnows(t *testing.T) {
-	v := &volumes{}
+	v := &hostVolumes{}
 	for reason, m := range map[string]*machine{
 		"no claim":             claiming(),
 		"a source that is not": {wire: &api.VM{Claims: map[string]*api.Claim{"data": {Namespace: "default", Name: "x", Source: []byte("{")}}}},
@@ -110,7 +110,7 @@ func TestCopyOfWhatNobodyUsedYet(t *testing.T) {
 	served := bytes.Repeat([]byte("golden"), 4096)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(served) }))
 	t.Cleanup(server.Close)
-	v, err := openVolumes(t.TempDir(), settings{localImports: true})
+	v, err := openVolumes(t.TempDir(), "qemu", settings{localImports: true})
 	if err != nil {
 		t.Fatal(err)
 	}

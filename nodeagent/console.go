@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // The bounds of what is shown of a console.
@@ -21,7 +23,7 @@ const (
 )
 
 // ReadConsole returns the last lines of a guest's serial console, without what moves a terminal's cursor.
-func (a *Agent) ReadConsole(request *api.ReadConsoleRequest) ([]string, error) {
+func (a *Agent) ReadConsole(ctx context.Context, request *api.ReadConsoleRequest) ([]string, error) {
 	address, name, err := a.find(request.GetAddress(), request.GetDomain())
 	if err != nil {
 		return nil, err
@@ -29,21 +31,24 @@ func (a *Agent) ReadConsole(request *api.ReadConsoleRequest) ([]string, error) {
 	if a.view.has(name, address) {
 		address = a.view.get(name).record.Made() // the file keeps the name that the domain was made under
 	}
-	// The folder belongs to root; a link in it would be somebody's who should not be there.
-	path := a.volumes.files.ConsoleLog(address)
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("opening the console of %s: %w", address, err)
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	text, err := tail(file, consoleTail)
+	text, err := a.volumes.console(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("reading the console of %s: %w", address, err)
 	}
 	return lastLines(text, min(int(request.GetLines()), consoleLines)), nil
+}
+
+// console implements volumeStore. The folder belongs to root; a link in it would be somebody's who should not be there.
+func (v *hostVolumes) console(_ context.Context, address schemas.Address) (string, error) {
+	file, err := os.OpenFile(v.files.ConsoleLog(address), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	return tail(file, consoleTail)
 }
 
 // tail reads the end of a file; the first line of it is left out when it is only the end of one.

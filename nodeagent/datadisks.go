@@ -10,9 +10,12 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 )
 
-// Disks lists the disks that hold data on this host, those included whose VM is gone.
+// Disks lists the disks that hold data on this host, those included whose VM is gone. A Pod has none of its own: claims are the cluster's.
 func (a *Agent) Disks(ctx context.Context) ([]*api.DataDisk, error) {
-	found, err := a.volumes.store.List(ctx)
+	if a.local == nil {
+		return nil, nil
+	}
+	found, err := a.local.store.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +78,10 @@ func (a *Agent) reserve(disk disks.Disk, held map[string]func()) error {
 // DeleteDisks deletes exactly the named disks; one whose VM exists is refused before anything is deleted. Who uses them is asked once no
 // step can begin to.
 func (a *Agent) DeleteDisks(ctx context.Context, ids []string) ([]*api.DeletedDisk, error) {
-	found, err := a.volumes.store.List(ctx)
+	if a.local == nil {
+		return nil, fmt.Errorf("%w: a Pod has no disks of its own; delete the claim", ErrInvalid)
+	}
+	found, err := a.local.store.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +110,7 @@ func (a *Agent) DeleteDisks(ctx context.Context, ids []string) ([]*api.DeletedDi
 			return nil, fmt.Errorf("%w: disk %s belongs to a VM that exists", ErrInvalid, disk.ID)
 		}
 	}
-	deleted, err := a.volumes.store.Delete(ctx, ids...)
+	deleted, err := a.local.store.Delete(ctx, ids...)
 	var out []*api.DeletedDisk
 	for _, disk := range deleted {
 		out = append(out, &api.DeletedDisk{Id: disk.ID, Path: disk.Path, FreedBytes: disk.Freed, Kept: disk.Kept})

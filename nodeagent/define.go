@@ -100,6 +100,11 @@ func (e *execution) replace(ctx context.Context, before, record *domainxml.Recor
 	if err := e.agent.records.put(&trace); err != nil {
 		return err
 	}
+	if power := e.request.GetPower(); power == "on" || power == "cycle" {
+		if err := e.agent.keeper.hold(); err != nil {
+			return err
+		}
+	}
 	if err := e.stop(ctx); err != nil {
 		return err
 	}

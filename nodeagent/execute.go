@@ -68,6 +68,9 @@ func (a *Agent) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 	if err == nil {
 		err = e.giveUp()
 	}
+	if err == nil && e.active() {
+		err = a.keeper.release()
+	}
 	if err = cmp.Or(failed, err); err != nil {
 		return "", err
 	}
@@ -171,6 +174,9 @@ func (e *execution) run(ctx context.Context) error {
 	case "off":
 		return e.stop(ctx)
 	case "cycle":
+		if err := e.agent.keeper.hold(); err != nil {
+			return err
+		}
 		if err := e.stop(ctx); err != nil {
 			return err
 		}
@@ -219,5 +225,5 @@ func (e *execution) destroy(ctx context.Context) error {
 	if err := e.agent.records.remove(record); err != nil {
 		return err
 	}
-	return e.agent.volumes.remove(e.made)
+	return e.agent.volumes.remove(ctx, e.made)
 }

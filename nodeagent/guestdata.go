@@ -117,7 +117,7 @@ type ownerReader interface {
 
 // qemuOwner is the user that QEMU runs as; nil when it is this one, or nobody knows. libvirt hands over the files that it
 // knows of, and not the file of an MSDM table, which it has no element for.
-func (v *volumes) qemuOwner(ctx context.Context) (*diskfile.Owner, error) {
+func (v *hostVolumes) qemuOwner(ctx context.Context) (*diskfile.Owner, error) {
 	if v.owner == nil || os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // the file stays with the user of this process
 	}
@@ -129,7 +129,7 @@ func (v *volumes) qemuOwner(ctx context.Context) (*diskfile.Owner, error) {
 }
 
 // writeContent writes a volume that is made of files to path.
-func (v *volumes) writeContent(ctx context.Context, m *machine, source kubevirtv1.Volume, path string) error {
+func (v *hostVolumes) writeContent(ctx context.Context, m *machine, source kubevirtv1.Volume, path string) error {
 	out, err := content(m, source)
 	if err != nil {
 		return err

@@ -333,9 +333,25 @@ func (at *attendant) Exec(ctx context.Context, program string, arguments ...stri
 }
 
 // Address implements probes.Guest.
-func (at *attendant) Address(port int) (string, error) {
+func (at *attendant) Address(port int) (string, error) { return at.agent.reach.addressOf(at, port) }
+
+// Answers implements probes.Guest.
+func (at *attendant) Answers(ctx context.Context, port int) (bool, error) {
+	return at.agent.reach.answers(ctx, at, port)
+}
+
+// reachability is how the ports of a guest are reached from here.
+type reachability interface {
+	// addressOf is where a port of a guest is reached.
+	addressOf(at *attendant, port int) (string, error)
+	// answers reports whether who takes a connection there is the guest.
+	answers(ctx context.Context, at *attendant, port int) (bool, error)
+}
+
+// addressOf implements reachability on a host.
+func (p *ports) addressOf(at *attendant, port int) (string, error) {
 	if !hostReaches(at.spec) {
-		guest, _, err := at.agent.ports.find(at.name, at.run, port)
+		guest, _, err := p.find(at.name, at.run, port)
 		return guest.Address.String(), err
 	}
 	at.mu.Lock()
@@ -354,12 +370,12 @@ func (at *attendant) Address(port int) (string, error) {
 	return at.address, nil
 }
 
-// Answers implements probes.Guest. On a network that the host is on nobody but the guest takes a connection.
-func (at *attendant) Answers(ctx context.Context, port int) (bool, error) {
+// answers implements reachability on a host. On a network that the host is on nobody but the guest takes a connection.
+func (p *ports) answers(ctx context.Context, at *attendant, port int) (bool, error) {
 	if hostReaches(at.spec) {
 		return true, nil
 	}
-	guest, listen, err := at.agent.ports.find(at.name, at.run, port)
+	guest, listen, err := p.find(at.name, at.run, port)
 	if err != nil {
 		return false, err
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -134,7 +132,7 @@ func (e *execution) change(ctx context.Context, record *domainxml.Record, operat
 	if err := e.mark(ctx, record); err != nil {
 		return err
 	}
-	return e.agent.volumes.drop(e.made, before.Volumes, record.Volumes)
+	return e.agent.volumes.dropUnused(ctx, e.made, before.Volumes, record.Volumes)
 }
 
 // carryOut makes operations in the running guest and waits until it has what they bring.
@@ -234,21 +232,21 @@ func (e *execution) noteGrown(ctx context.Context, record, before *domainxml.Rec
 		if at < 0 || before.Volumes[at].Capacity >= volume.Capacity || !keeps(volume.Kind) {
 			continue
 		}
-		if err := e.agent.volumes.store.NoteCapacity(ctx, volume.Path, volume.Capacity); err != nil {
+		if err := e.agent.volumes.grown(ctx, volume.Path, volume.Capacity); err != nil {
 			return fmt.Errorf("disk %s: %w", volume.Name, err)
 		}
 	}
 	return nil
 }
 
-// drop removes what was made for volumes that a running guest has no more, as far as it goes with the VM.
-func (v *volumes) drop(address schemas.Address, before, now []domainxml.Volume) error {
+// dropUnused removes what was made for volumes that a running guest has no more, as far as it goes with the VM.
+func (v *volumes) dropUnused(ctx context.Context, address schemas.Address, before, now []domainxml.Volume) error {
 	for _, volume := range before {
 		used := slices.ContainsFunc(now, func(other domainxml.Volume) bool { return other.Path == volume.Path })
-		if used || keeps(volume.Kind) || filepath.Dir(volume.Path) != v.files.VM(address) {
+		if used || keeps(volume.Kind) {
 			continue
 		}
-		if err := os.RemoveAll(volume.Path); err != nil {
+		if err := v.drop(ctx, address, volume.Path); err != nil {
 			return fmt.Errorf("removing what volume %s was made of: %w", volume.Name, err)
 		}
 	}
@@ -262,7 +260,7 @@ func (v *volumes) largest(m *machine, kept, planned domainxml.Volume) (domainxml
 	const sector = 512
 	capacity := (planned.Capacity + sector - 1) / sector * sector
 	switch {
-	case capacity == 0 || kept.Capacity == 0 || kept.Kind == "hostDisk" || claim.Path != "" || claim.Shared:
+	case capacity == 0 || kept.Capacity == 0 || kept.Kind == "hostDisk" || kept.Block || claim.Path != "" || claim.Shared:
 		return kept, nil
 	case capacity < kept.Capacity:
 		return kept, fmt.Errorf("volume %s: it has %s and the manifest asks for %s; ask for at least as much, or use a new volume and copy the data: %w",

@@ -132,7 +132,7 @@ func (f *metricsFollower) serve(ctx context.Context, name string, record *domain
 	ctx, cancel := context.WithCancel(ctx)
 	f.serving[name] = cancel
 	server := guestmetrics.Server{
-		Socket: f.agent.volumes.files.MetricsSocket(record.Made()),
+		Socket: f.agent.local.files.MetricsSocket(record.Made()),
 		Report: func(ctx context.Context) ([]byte, error) { return f.report(ctx, name, record) },
 	}
 	f.servers.Go(func() {

@@ -35,6 +35,7 @@ func (e *execution) start(ctx context.Context) error {
 	if err := e.agent.secrets.put(e.made, credentialsOf(e.machine)); err != nil {
 		return err
 	}
+	e.agent.keeper.starting(ctx, &record)
 	e.progress("starting " + e.name)
 	power := hypervisor.PowerOn
 	if strategy := e.machine.spec().StartStrategy; strategy != nil && *strategy == kubevirtv1.StartStrategyPaused {

@@ -19,6 +19,9 @@ func (a *Agent) sweep(ctx context.Context) {
 // pruneImages gives back the space of container disks that no VM on this host is based on, those that are off
 // included. While the host cannot be read everything may be in use.
 func (a *Agent) pruneImages(ctx context.Context) {
+	if a.local == nil {
+		return // the node's kubelet has the images of Pods
+	}
 	inUse := map[string]bool{}
 	domains, known := a.view.all()
 	if !known {
@@ -39,7 +42,7 @@ func (a *Agent) pruneImages(ctx context.Context) {
 			}
 		}
 	}
-	removed, err := a.volumes.images.Prune(ctx, inUse)
+	removed, err := a.local.images.Prune(ctx, inUse)
 	if err != nil && ctx.Err() == nil {
 		a.config.Logger.Warn("cannot prune container disks", "error", err)
 	}

@@ -19,13 +19,19 @@ import (
 	"google.golang.org/grpc/status"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
+	"github.com/gitvirt/gitvirt/launcher/launchertest"
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		launchertest.Clean()
+		os.Exit(code)
+	}))
+}
 
 // rig is an agent with a hypervisor, on a host that is a folder, behind its real service.
 type rig struct {

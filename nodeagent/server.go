@@ -174,8 +174,8 @@ func (s *Server) Await(ctx context.Context, request *api.AwaitRequest) (*api.Awa
 }
 
 // ReadConsole returns the last lines of a guest's serial console.
-func (s *Server) ReadConsole(_ context.Context, request *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
-	lines, err := s.agent.ReadConsole(request)
+func (s *Server) ReadConsole(ctx context.Context, request *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
+	lines, err := s.agent.ReadConsole(ctx, request)
 	if err != nil {
 		return nil, StatusOf(err)
 	}

@@ -38,14 +38,14 @@ cat /answer
 			t.Errorf("the guest did not say %q:\n%s", want, said)
 		}
 	}
-	report := r.agent.volumes.files.ClaimFolder("default", "files") + "/report"
+	report := r.agent.local.files.ClaimFolder("default", "files") + "/report"
 	if content, err := os.ReadFile(report); err != nil || string(content) != "written\n" {
 		t.Errorf("the guest wrote %q, %v", content, err)
 	}
 	// A ConfigMap that changes reaches a guest that runs.
 	contents["conf"] = keysOf(map[string]string{"app.conf": "changed", "more": "x"})
 	r.must(&api.ExecuteRequest{Address: vm.GetAddress(), Define: true, Live: true, Vm: wire(t, object, contents, map[string]*api.Claim{"files": {Namespace: "default", Name: "files"}})})
-	if content, err := os.ReadFile(r.agent.volumes.files.Folder(address("shares"), "conf") + "/app.conf"); err != nil || string(content) != "changed" {
+	if content, err := os.ReadFile(r.agent.local.files.Folder(address("shares"), "conf") + "/app.conf"); err != nil || string(content) != "changed" {
 		t.Errorf("the share holds %q, %v", content, err)
 	}
 }

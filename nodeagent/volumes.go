@@ -54,18 +54,55 @@ func WithLocalImports(allow bool) Option {
 	return func(s *settings) { s.localImports = allow }
 }
 
-// volumes makes what the volumes of VMs are made of.
+// volumes sees to what the volumes of VMs are made of.
 type volumes struct {
-	store    *disks.Store
-	files    layout.Layout
-	images   *images.Cache
-	imports  *imports.Importer
+	volumeStore
 	reserved *reservations
+}
+
+// volumeStore makes and finds what volumes are made of, each for itself: on a host (hostVolumes) or in the Pod of a VM (podVolumes).
+type volumeStore interface {
+	// host is what rendering a VM needs to know of where it runs.
+	host(address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec) domainxml.Host
+	// planned is what is known of a volume without looking.
+	planned(m *machine, source kubevirtv1.Volume) domainxml.Volume
+	// same reports whether a path that is planned leads to the file that a record names.
+	same(planned, recorded string) bool
+	// ensure makes or finds what one volume is made of, for a definition. live are the records of a guest that runs.
+	ensure(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error)
+	// renew makes one volume ready for a power-on; off says that no guest runs, so that what earlier images left can go.
+	renew(ctx context.Context, m *machine, source kubevirtv1.Volume, volume domainxml.Volume, off bool) error
+	// firmware sees to the UEFI variables: those that are not persistent are made anew from libvirt's template at every power-on, as
+	// KubeVirt's are; the others lie with the data.
+	firmware(ctx context.Context, m *machine, off bool) error
+	// kernelBoot finds the kernel and the initrd of a VM that boots them directly; nil when it boots from a disk.
+	kernelBoot(ctx context.Context, m *machine) (*domainxml.Volume, error)
+	// grown notes that a disk has grown while a guest had it open, to capacity bytes.
+	grown(ctx context.Context, path string, capacity int64) error
+	// drop removes what was made of files for a volume that the running guest has no more, as far as it goes with the VM.
+	drop(ctx context.Context, address schemas.Address, path string) error
+	// remove deletes what goes with a VM; disks with data stay.
+	remove(ctx context.Context, address schemas.Address) error
+	// console returns the end of what a guest wrote to its serial console.
+	console(ctx context.Context, address schemas.Address) (string, error)
+	// check looks whether a volume could be made that is planned so, and the kernel, and whether there is room for all.
+	check(ctx context.Context, c *check, source kubevirtv1.Volume, planned domainxml.Volume, had bool)
+	checkKernel(ctx context.Context, c *check, container *kubevirtv1.KernelBootContainer)
+	checkRoom(c *check)
+}
+
+// hostVolumes makes the volumes of the VMs of a host.
+type hostVolumes struct {
+	store      *disks.Store
+	files      layout.Layout
+	images     *images.Cache
+	imports    *imports.Importer
+	domainType string
 	// owner is asked for the user that QEMU runs as; nil when nobody knows.
 	owner ownerReader
 }
 
-func openVolumes(dir string, s settings) (*volumes, error) {
+func openVolumes(dir, domainType string, s settings) (*hostVolumes, error) {
 	store, err := disks.NewStore(dir, disks.Options{HostDiskRoots: s.hostDiskRoots})
 	if err != nil {
 		return nil, fmt.Errorf("opening the disk store: %w", err)
@@ -74,9 +111,30 @@ func openVolumes(dir string, s settings) (*volumes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the image cache: %w", err)
 	}
-	return &volumes{
-		store: store, files: store.Files(), images: cache, imports: imports.New(cache, store, imports.Options{AllowLocal: s.localImports}), reserved: newReservations(),
+	return &hostVolumes{
+		store: store, files: store.Files(), images: cache, imports: imports.New(cache, store, imports.Options{AllowLocal: s.localImports}), domainType: domainType,
 	}, nil
+}
+
+func (v *hostVolumes) host(address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec) domainxml.Host {
+	return v.files.Host(address, spec, v.domainType)
+}
+
+func (v *hostVolumes) planned(m *machine, source kubevirtv1.Volume) domainxml.Volume {
+	return v.files.Volume(m.made, m.spec(), source, m.claim(source.Name))
+}
+
+func (v *hostVolumes) same(planned, recorded string) bool { return samePath(planned, recorded) }
+
+func (v *hostVolumes) grown(ctx context.Context, path string, capacity int64) error {
+	return v.store.NoteCapacity(ctx, path, capacity)
+}
+
+func (v *hostVolumes) drop(_ context.Context, address schemas.Address, path string) error {
+	if filepath.Dir(path) != v.files.VM(address) {
+		return nil
+	}
+	return os.RemoveAll(path)
 }
 
 // prepare makes or finds everything that a VM's definition names, in parallel. It leaves alone what a running guest
@@ -95,10 +153,10 @@ func (v *volumes) prepare(ctx context.Context, m *machine, live []*domainxml.Rec
 			group.Go(func() error {
 				if kept := v.running(m, source, live); kept != nil {
 					var err error
-					out[i], err = v.largest(m, *kept, v.files.Volume(m.address, m.spec(), source, m.claim(source.Name)))
+					out[i], err = v.largest(m, *kept, v.planned(m, source))
 					return err
 				}
-				volume, err := v.one(groupCtx, m, source, live, progress)
+				volume, err := v.ensure(groupCtx, m, source, live, progress)
 				if err != nil {
 					return fmt.Errorf("volume %s: %w", source.Name, err)
 				}
@@ -129,10 +187,10 @@ func (v *volumes) running(m *machine, source kubevirtv1.Volume, live []*domainxm
 	if !keep || len(live) == 0 {
 		return nil
 	}
-	planned := v.files.Volume(m.made, m.spec(), source, m.claim(source.Name))
+	planned := v.planned(m, source)
 	for _, record := range live {
 		at := slices.IndexFunc(record.Volumes, func(volume domainxml.Volume) bool { return volume.Name == source.Name && volume.Kind == kind })
-		if at >= 0 && samePath(planned.Path, record.Volumes[at].Path) {
+		if at >= 0 && v.same(planned.Path, record.Volumes[at].Path) {
 			return &record.Volumes[at]
 		}
 	}
@@ -149,9 +207,9 @@ func samePath(manifest, recorded string) bool {
 	return manifest == recorded || resolved == recorded || resolved == filepath.Dir(recorded)
 }
 
-// one makes or finds one volume, for a definition. live are the records of a guest that runs.
-func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error) {
-	volume, err := v.ensure(ctx, m, source, live, progress)
+// ensure implements volumeStore.
+func (v *hostVolumes) ensure(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error) {
+	volume, err := v.find(ctx, m, source, live, progress)
 	if err != nil {
 		return volume, err
 	}
@@ -159,9 +217,9 @@ func (v *volumes) one(ctx context.Context, m *machine, source kubevirtv1.Volume,
 	return volume, nil
 }
 
-// ensure makes or finds what one volume is made of.
-func (v *volumes) ensure(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error) {
-	volume := v.files.Volume(m.made, m.spec(), source, m.claim(source.Name))
+// find makes or finds what one volume is made of.
+func (v *hostVolumes) find(ctx context.Context, m *machine, source kubevirtv1.Volume, live []*domainxml.Record, progress func(string)) (domainxml.Volume, error) {
+	volume := v.planned(m, source)
 	var err error
 	switch {
 	case source.ContainerDisk != nil:
@@ -204,7 +262,7 @@ func fill(volume *domainxml.Volume, disk disks.Ensured) {
 }
 
 // containerDisk fetches the image; its overlay is refresh's.
-func (v *volumes) containerDisk(ctx context.Context, m *machine, source kubevirtv1.Volume, volume *domainxml.Volume, progress func(string)) error {
+func (v *hostVolumes) containerDisk(ctx context.Context, m *machine, source kubevirtv1.Volume, volume *domainxml.Volume, progress func(string)) error {
 	keychain, err := m.keychain(source.ContainerDisk.ImagePullSecret)
 	if err != nil {
 		return err
@@ -225,7 +283,7 @@ func (v *volumes) containerDisk(ctx context.Context, m *machine, source kubevirt
 // alone the paths that are open: those of a guest that runs; nil says that none does.
 func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.Volume, open map[string]bool) error {
 	off := open == nil
-	if err := v.firmware(m, off); err != nil {
+	if err := v.firmware(ctx, m, off); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -239,7 +297,7 @@ func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.V
 			continue
 		}
 		group.Go(func() error {
-			if err := v.refreshOne(ctx, m, source, volume, off); err != nil {
+			if err := v.renew(ctx, m, source, volume, off); err != nil {
 				return fmt.Errorf("volume %s: %w", source.Name, err)
 			}
 			return nil
@@ -248,8 +306,8 @@ func (v *volumes) refresh(ctx context.Context, m *machine, defined []domainxml.V
 	return group.Wait()
 }
 
-// refreshOne makes one volume ready; off says that no guest runs, so that what earlier images left can go.
-func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.Volume, volume domainxml.Volume, off bool) error {
+// renew implements volumeStore.
+func (v *hostVolumes) renew(ctx context.Context, m *machine, source kubevirtv1.Volume, volume domainxml.Volume, off bool) error {
 	switch {
 	case source.ContainerDisk != nil, source.Ephemeral != nil:
 		name := strings.TrimSuffix(filepath.Base(volume.Path), ".overlay.qcow2")
@@ -265,14 +323,13 @@ func (v *volumes) refreshOne(ctx context.Context, m *machine, source kubevirtv1.
 	case madeOfFiles(source):
 		return v.writeContent(ctx, m, source, volume.Path)
 	default:
-		_, err := v.ensure(ctx, m, source, nil, func(string) {})
+		_, err := v.find(ctx, m, source, nil, func(string) {})
 		return err
 	}
 }
 
-// firmware sees to the UEFI variables: those that are not persistent are made anew from libvirt's template at every power-on, as
-// KubeVirt's are; the others lie with the data.
-func (v *volumes) firmware(m *machine, off bool) error {
+// firmware implements volumeStore.
+func (v *hostVolumes) firmware(_ context.Context, m *machine, off bool) error {
 	if layout.PersistentNVRAM(m.spec()) {
 		return v.store.MakeData(m.made)
 	}
@@ -302,13 +359,20 @@ func removeOverlays(volume, present string) error {
 	return nil
 }
 
-// kernelBoot finds the kernel and the initrd of a VM that boots them directly; nil when it boots from a disk.
-func (v *volumes) kernelBoot(ctx context.Context, m *machine) (*domainxml.Volume, error) {
-	firmware := m.spec().Domain.Firmware
-	if firmware == nil || firmware.KernelBoot == nil || firmware.KernelBoot.Container == nil {
+// kernelContainer is the image with the kernel of a VM that boots it directly; nil when it boots from a disk.
+func kernelContainer(spec *kubevirtv1.VirtualMachineInstanceSpec) *kubevirtv1.KernelBootContainer {
+	if firmware := spec.Domain.Firmware; firmware != nil && firmware.KernelBoot != nil {
+		return firmware.KernelBoot.Container
+	}
+	return nil
+}
+
+// kernelBoot implements volumeStore.
+func (v *hostVolumes) kernelBoot(ctx context.Context, m *machine) (*domainxml.Volume, error) {
+	container := kernelContainer(m.spec())
+	if container == nil {
 		return nil, nil //nolint:nilnil // a VM without kernelBoot is the usual case
 	}
-	container := firmware.KernelBoot.Container
 	var paths []string
 	for _, path := range []string{container.KernelPath, container.InitrdPath} {
 		if path != "" {
@@ -328,8 +392,9 @@ func (v *volumes) kernelBoot(ctx context.Context, m *machine) (*domainxml.Volume
 	}, nil
 }
 
-// remove deletes what goes with a VM; disks with data stay.
-func (v *volumes) remove(address schemas.Address) error { return v.store.RemoveVolatile(address) }
+func (v *hostVolumes) remove(_ context.Context, address schemas.Address) error {
+	return v.store.RemoveVolatile(address)
+}
 
 // directIO reports whether the file system of a file, which need not be there yet, can bypass the page cache, which cache=none
 // needs (tmpfs cannot).

@@ -162,7 +162,7 @@ func (r *rig) console(name string, n int) string {
 	r.t.Helper()
 	var said []byte
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		said, _ = os.ReadFile(r.agent.volumes.files.VM(address(name)) + "/console.log")
+		said, _ = os.ReadFile(r.agent.local.files.VM(address(name)) + "/console.log")
 		if bytes.Count(said, []byte("gitvirt-guest: ready")) >= n {
 			return strings.ReplaceAll(string(said), "\r", "")
 		}
@@ -196,7 +196,7 @@ func (r *rig) checkPlanned(object *kubevirtv1.VirtualMachine, vm *api.VM) {
 		r.t.Fatal(err)
 	}
 	for i, source := range object.Spec.Template.Spec.Volumes {
-		planned := r.agent.volumes.files.Volume(m.address, m.spec(), source, m.claim(source.Name))
+		planned := r.agent.local.files.Volume(m.address, m.spec(), source, m.claim(source.Name))
 		real := r.agent.view.get("default_" + object.Name).record.Volumes[i]
 		if planned.Path != real.Path || planned.Format != real.Format || planned.Backing != real.Backing || planned.Kind != real.Kind {
 			r.t.Errorf("planned %+v, and it is %+v", planned, real)
@@ -347,7 +347,7 @@ func (r *rig) checkLife(vm *api.VM) {
 	if deleted, err := r.agent.DeleteDisks(ctx, ids); err != nil || len(deleted) != len(ids) {
 		t.Errorf("DeleteDisks() = %v, %v", deleted, err)
 	}
-	if _, err := os.Stat(r.agent.volumes.files.VM(address("all"))); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(r.agent.local.files.VM(address("all"))); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what goes with the VM is left: %v", err)
 	}
 }

@@ -6,6 +6,9 @@ package protocol
 // write there, so they follow no link in it (OpenSocket).
 const Dir = "/run/gitvirt"
 
+// RuntimeVolume is the name of the Pod's volume, an emptyDir, that is the shared folder.
+const RuntimeVolume = "gitvirt-runtime"
+
 // HoldFile is the file of the shared folder that keeps a Pod whose guest has ended. The node agent makes it (Hold) before it stops a
 // guest that it will start again in the same Pod, and removes it (Release) when the guest runs. While it is there no end of the guest
 // ends the Pod; when it is removed while no guest runs, the last end counts. Its content means nothing.

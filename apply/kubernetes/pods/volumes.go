@@ -10,28 +10,13 @@ import (
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
-// Where the volumes of a machine are in its Pod.
-const (
-	// DisksDir has the disks that live as long as the Pod, and what is made of files for the guest.
-	DisksDir = "/disks"
-	// ClaimsDir has a folder for each volume that is a claim with a file system.
-	ClaimsDir = "/claims"
-	// DevicesDir has a device for each volume that is a claim of volumeMode Block.
-	DevicesDir = "/devices"
-	// ImagesDir has a folder for each container disk, and one for the kernel that is booted.
-	ImagesDir = "/images"
-)
-
 // The Pod's volumes that are no volumes of the machine. Names of volumes of a machine are DNS labels and have no dots.
 const (
-	volumeRuntime = "gitvirt-runtime"
+	volumeRuntime = protocol.RuntimeVolume
 	volumeDisks   = "gitvirt-disks"
 	volumeSecret  = "gitvirt-secret"
 	volumeKernel  = "gitvirt-kernel-boot"
 )
-
-// KernelBoot is the folder below ImagesDir of the image that has the kernel.
-const KernelBoot = "kernel-boot"
 
 // volumes gives the Pod what the machine's volumes need. What the agent makes of Secrets, ConfigMaps and user data lies among the disks:
 // the Secret of the machine is a volume that no container mounts, so that the kubelet hands it to the agent of its node, which needs
@@ -47,7 +32,7 @@ func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
 	add(corev1.Volume{Name: volumeRuntime, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		corev1.VolumeMount{MountPath: protocol.Dir})
 	add(corev1.Volume{Name: volumeDisks, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		corev1.VolumeMount{MountPath: DisksDir})
+		corev1.VolumeMount{MountPath: protocol.DisksDir})
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volumeSecret, VolumeSource: corev1.VolumeSource{
 		Secret: &corev1.SecretVolumeSource{SecretName: Name(vm.Address)},
 	}})
@@ -56,14 +41,14 @@ func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
 		switch {
 		case volume.ContainerDisk != nil:
 			disk := volume.ContainerDisk
-			add(image(volume.Name, disk.Image, disk.ImagePullPolicy), corev1.VolumeMount{MountPath: path.Join(ImagesDir, volume.Name), ReadOnly: true})
+			add(image(volume.Name, disk.Image, disk.ImagePullPolicy), corev1.VolumeMount{MountPath: path.Join(protocol.ImagesDir, volume.Name), ReadOnly: true})
 			pullSecret(pod, disk.ImagePullSecret)
 		case volume.PersistentVolumeClaim != nil, volume.DataVolume != nil, volume.Ephemeral != nil:
 			claim(pod, vm, volume, add)
 		}
 	}
 	if boot := kernelBoot(spec); boot != nil {
-		add(image(volumeKernel, boot.Image, boot.ImagePullPolicy), corev1.VolumeMount{MountPath: path.Join(ImagesDir, KernelBoot), ReadOnly: true})
+		add(image(volumeKernel, boot.Image, boot.ImagePullPolicy), corev1.VolumeMount{MountPath: path.Join(protocol.ImagesDir, protocol.KernelBoot), ReadOnly: true})
 		pullSecret(pod, boot.ImagePullSecret)
 	}
 }
@@ -102,11 +87,11 @@ func claim(pod *corev1.PodSpec, vm *schemas.VM, volume *kubevirtv1.Volume, add f
 	if found.Block {
 		pod.Volumes = append(pod.Volumes, source)
 		pod.Containers[0].VolumeDevices = append(pod.Containers[0].VolumeDevices, corev1.VolumeDevice{
-			Name: volume.Name, DevicePath: path.Join(DevicesDir, volume.Name),
+			Name: volume.Name, DevicePath: path.Join(protocol.DevicesDir, volume.Name),
 		})
 		return
 	}
-	add(source, corev1.VolumeMount{MountPath: path.Join(ClaimsDir, volume.Name), ReadOnly: readOnly})
+	add(source, corev1.VolumeMount{MountPath: path.Join(protocol.ClaimsDir, volume.Name), ReadOnly: readOnly})
 }
 
 func claimName(volume *kubevirtv1.Volume) string {

@@ -65,8 +65,21 @@ func WithConnections(n int) Option {
 // New returns the libvirt at uri, such as qemu:///system or qemu+unix:///system?socket=PATH. It connects with the first
 // call. Close frees it.
 func New(uri string, options ...Option) *Hypervisor {
+	h := NewFrom(uri, func() (string, func(), error) { return uri, func() {}, nil })
+	h.pool.slots = make([]slot, connectionsFor(uri))
+	for _, option := range options {
+		option(h)
+	}
+	return h
+}
+
+// Source says where a libvirt is, anew for each connection. release is called when the connection is there or has failed.
+type Source func() (uri string, release func(), err error)
+
+// NewFrom returns a libvirt that may be somewhere else at each connection; its name is for people.
+func NewFrom(name string, source Source, options ...Option) *Hypervisor {
 	h := &Hypervisor{
-		pool:   &pool{uri: uri, slots: make([]slot, connectionsFor(uri))},
+		pool:   &pool{name: name, source: source, slots: make([]slot, DefaultConnections)},
 		tokens: make(chan struct{}, maxCalls),
 		closed: make(chan struct{}),
 

@@ -40,7 +40,8 @@ var errClosed = fmt.Errorf("%w: closed", hypervisor.ErrUnavailable)
 
 // pool holds up to size connections to one libvirt and replaces those that die.
 type pool struct {
-	uri string
+	name   string // for people
+	source Source
 
 	mu       sync.Mutex
 	slots    []slot
@@ -131,7 +132,7 @@ func (p *pool) acquire(ctx context.Context, l lane) (*connection, error) {
 			patience.Stop()
 			return nil, ctx.Err()
 		case <-patience.C:
-			return nil, fmt.Errorf("%w: %s has not answered for %s", hypervisor.ErrUnavailable, p.uri, dialPatience)
+			return nil, fmt.Errorf("%w: %s has not answered for %s", hypervisor.ErrUnavailable, p.name, dialPatience)
 		}
 	}
 }
@@ -188,7 +189,7 @@ func pick(slots []slot) *slot {
 // waits, and no more.
 func (p *pool) dial(s *slot, attempt *dial) {
 	defer p.tasks.Done()
-	conn, err := open(p.uri)
+	conn, err := open(p.source)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer close(attempt.done)
@@ -267,7 +268,12 @@ func (p *pool) shut() {
 }
 
 // open connects and makes sure that a connection that dies is noticed.
-func open(uri string) (*connection, error) {
+func open(source Source) (*connection, error) {
+	uri, release, err := source()
+	if err != nil {
+		return nil, &Error{Kind: hypervisor.ErrUnavailable, Cause: err}
+	}
+	defer release()
 	if err := processLoop.acquire(); err != nil {
 		return nil, &Error{Kind: hypervisor.ErrUnavailable, Cause: err}
 	}
