@@ -53,6 +53,18 @@ func (o *Observed) Domain(address schemas.Address) *Domain {
 	return o.Domains[at]
 }
 
+// For returns what a Fleet may plan with: on a platform that is not the Fleet's, nothing is known of its machines.
+func (o Observed) For(fleet *schemas.Fleet, pods Pods) Observed {
+	switch cluster := fleet.Spec.Platform == schemas.PlatformKubernetes; {
+	case o.Unknown != "" || cluster == (pods != nil):
+	case cluster:
+		return Observed{Node: o.Node, Unknown: "the Fleet's spec.platform is kubernetes, and this gitvirt drives a libvirt host; run it with --kubernetes, or set the platform to host"}
+	default:
+		return Observed{Node: o.Node, Unknown: "the Fleet's spec.platform is host, and this gitvirt drives a cluster; run it without --kubernetes, or set the platform to kubernetes"}
+	}
+	return o
+}
+
 // LiveChange is something that a host can do for a running guest.
 type LiveChange string
 

@@ -220,10 +220,14 @@ func (l *loop) look(observed plan.Observed, now time.Time) {
 func (l *loop) build(now time.Time) {
 	l.replan = false
 	rules := l.policy(now)
-	build := func(have plan.Observed) (*plan.Plan, error) {
-		return plan.Build(l.desired, have, plan.Options{Revision: l.snapshot.Revision, Policy: rules})
+	var pods plan.Pods
+	if platform, ok := l.r.platform.(PodPlatform); ok {
+		pods = platform.Pods()
 	}
-	p, err := build(l.observed)
+	build := func(have plan.Observed) (*plan.Plan, error) {
+		return plan.Build(l.desired, have, plan.Options{Revision: l.snapshot.Revision, Policy: rules, Pods: pods})
+	}
+	p, err := build(l.observed.For(l.desired.Fleet, pods))
 	if err == nil {
 		p, err = l.checks.into(p, build)
 	}

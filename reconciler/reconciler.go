@@ -41,6 +41,9 @@ type Platform interface {
 	apply.Executor
 }
 
+// PodPlatform is a Platform on which machines are Pods.
+type PodPlatform interface{ Pods() plan.Pods }
+
 // Notifier is a Platform that has something to tell that is not in Observed.
 type Notifier interface {
 	Notes() <-chan Note

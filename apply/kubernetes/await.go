@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gitvirt/gitvirt/apply"
@@ -86,4 +87,29 @@ func (e *execution) failed(what string, err error) error {
 		kind = apply.ErrStalled
 	}
 	return fmt.Errorf("%w: %s %s: %w%s", kind, what, key(e.namespace, e.name), err, hint)
+}
+
+// maxConsole is how many bytes of a console are read.
+const maxConsole = 64 << 10
+
+// Console returns the last lines of a Pod's log, which has the guest's serial console when the manifest asks for that
+// (devices.logSerialConsole); nothing of others.
+func (p *Platform) Console(ctx context.Context, of apply.Guest, lines int) ([]string, error) {
+	now, _ := p.get(of.Address.Namespace, pods.Name(of.Address))
+	if now == nil || now.forged != nil {
+		return nil, nil
+	}
+	read, err := schemas.ReadRecord(now.record, false)
+	if err != nil {
+		return nil, fmt.Errorf("reading the record of %s: %w", of.Address, err)
+	}
+	if log := read.Object.Spec.Template.Spec.Domain.Devices.LogSerialConsole; log == nil || !*log {
+		return nil, nil
+	}
+	tail, limit := int64(lines), int64(maxConsole)
+	text, err := p.client.CoreV1().Pods(now.namespace).GetLogs(now.name, &corev1.PodLogOptions{Container: pods.Container, TailLines: &tail, LimitBytes: &limit}).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the log of the Pod %s: %w", key(now.namespace, now.name), err)
+	}
+	return strings.Split(strings.TrimRight(string(text), "\n"), "\n"), nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/gitvirt/gitvirt/apply/kubernetes/pods"
 	"github.com/gitvirt/gitvirt/launcher/protocol"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 	"github.com/gitvirt/gitvirt/plan"
@@ -118,13 +119,16 @@ func stripPod(object any) (any, error) {
 	return out, nil
 }
 
-// stripNode keeps of a node whether it answers.
+// stripNode keeps of a node whether it answers, and whether it offers KVM.
 func stripNode(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
 		return object, nil
 	}
 	out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
+	if offered, ok := node.Status.Allocatable[pods.ResourceKVM]; ok {
+		out.Status.Allocatable = corev1.ResourceList{pods.ResourceKVM: offered}
+	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			condition.LastHeartbeatTime = metav1.Time{}
@@ -161,16 +165,20 @@ func (p *Platform) sawNode(node *corev1.Node) {
 			silent = "the node " + node.Name + " does not answer since " + condition.LastTransitionTime.UTC().Format("2006-01-02 15:04:05 MST")
 		}
 	}
+	offered := node.Status.Allocatable[pods.ResourceKVM]
 	p.change(func() {
 		if delete(p.nodes, node.Name); silent != "" {
 			p.nodes[node.Name] = silent
+		}
+		if delete(p.accelerated, node.Name); !offered.IsZero() {
+			p.accelerated[node.Name] = true
 		}
 	})
 }
 
 // lostNode: the Pods of a node that is no more are removed by Kubernetes.
 func (p *Platform) lostNode(node *corev1.Node) {
-	p.change(func() { delete(p.nodes, node.Name) })
+	p.change(func() { delete(p.nodes, node.Name); delete(p.accelerated, node.Name) })
 }
 
 // get returns a Pod as it was seen last, and a channel that is closed when anything has changed since.

@@ -28,14 +28,24 @@ type Keys interface {
 	Verify(payload, signature []byte) bool
 }
 
+// Emulation says whether guests are emulated in software.
+type Emulation string
+
+// The choices about emulation.
+const (
+	EmulationAuto   Emulation = "auto"   // when no node offers KVM
+	EmulationAlways Emulation = "always" // Pods never ask for KVM
+	EmulationNever  Emulation = "never"  // Pods always do
+)
+
 // Config says where the Pods are, and what they are made of.
 type Config struct {
 	// Namespaces are those whose Pods are looked at and made; none means all.
 	Namespaces []string
 	// Image is the OCI image of gitvirt-launcher.
 	Image string
-	// Emulation lets guests run without /dev/kvm.
-	Emulation bool
+	// Emulation says whether guests run without KVM; "" is auto.
+	Emulation Emulation
 	Keys      Keys
 	// Patience is how long a Pod that was made may take until its agent tells of it; then the step is left to itself. 0 means
 	// two minutes.
@@ -53,6 +63,8 @@ type Platform struct {
 	guests map[string]*guest
 	// nodes are the nodes that do not answer, with what is said of them.
 	nodes map[string]string
+	// accelerated are the nodes that offer KVM.
+	accelerated map[string]bool
 	// changes is closed and made anew whenever anything of the above changes.
 	changes chan struct{}
 
@@ -69,11 +81,18 @@ func New(client kubernetes.Interface, config Config) (*Platform, error) {
 	if config.Patience <= 0 {
 		config.Patience = 2 * time.Minute
 	}
+	switch config.Emulation {
+	case "":
+		config.Emulation = EmulationAuto
+	case EmulationAuto, EmulationAlways, EmulationNever:
+	default:
+		return nil, fmt.Errorf("emulation is %q; use auto, always or never", config.Emulation)
+	}
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &Platform{
-		client: client, config: config, guests: map[string]*guest{}, nodes: map[string]string{},
+		client: client, config: config, guests: map[string]*guest{}, nodes: map[string]string{}, accelerated: map[string]bool{},
 		changes: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
 	p.observed.Store(&plan.Observed{Node: clusterName, Unknown: "the API server has not answered yet"})
@@ -100,33 +119,38 @@ func (p *Platform) publish(observed *plan.Observed) {
 	}
 }
 
-// ReadOnce waits until everything was read once.
+// ReadOnce waits until everything was read once. Follow has to run.
 func (p *Platform) ReadOnce(ctx context.Context) (plan.Observed, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	var following sync.WaitGroup
-	following.Go(func() { p.Follow(ctx) })
-	defer following.Wait()
-	defer cancel()
 	for {
+		if observed := p.Observed(); observed.Unknown == "" {
+			return observed, nil
+		}
 		select {
 		case <-ctx.Done():
 			return p.Observed(), fmt.Errorf("asking the API server: %w; %s", context.Cause(ctx), p.Observed().Unknown)
 		case <-p.changed:
-			if observed := p.Observed(); observed.Unknown == "" {
-				return observed, nil
-			}
 		}
 	}
 }
 
 // options are those of the Pods of a fleet.
 func (p *Platform) options(fleet, revision string) pods.Options {
-	return pods.Options{Fleet: fleet, Revision: revision, Image: p.config.Image, Emulation: p.config.Emulation}
+	return pods.Options{Fleet: fleet, Revision: revision, Image: p.config.Image, Emulation: p.emulates()}
+}
+
+// emulates reports whether Pods do without KVM.
+func (p *Platform) emulates() bool {
+	if p.config.Emulation != EmulationAuto {
+		return p.config.Emulation == EmulationAlways
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.accelerated) == 0
 }
 
 // Pods says how machines become Pods here.
 func (p *Platform) Pods() plan.Pods {
-	return InPods{Namespaces: p.config.Namespaces, Emulation: p.config.Emulation}
+	return InPods{Namespaces: p.config.Namespaces, Emulation: p.emulates()}
 }
 
 // InPods is how machines become Pods, for plans.

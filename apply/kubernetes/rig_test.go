@@ -72,7 +72,7 @@ func newRig(t *testing.T, objects ...*corev1.Pod) *rig {
 	}
 	r.uids()
 	var err error
-	r.platform, err = kubernetes.New(r.client, kubernetes.Config{Image: "launcher:1", Emulation: true, Keys: r.keys, Patience: time.Second})
+	r.platform, err = kubernetes.New(r.client, kubernetes.Config{Image: "launcher:1", Emulation: kubernetes.EmulationAlways, Keys: r.keys, Patience: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

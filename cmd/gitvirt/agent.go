@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/apply/host"
 	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
@@ -135,16 +136,30 @@ func stopAgent(child *exec.Cmd, ended <-chan error) {
 	}
 }
 
-// platform is the host of one command.
+// driver is what a platform is for plans and their steps.
+type driver interface {
+	apply.Executor
+	apply.ConsoleReader
+	apply.Checker
+	ReadOnce(ctx context.Context) (plan.Observed, error)
+}
+
+// platform is where one command works.
 type platform struct {
-	host    *host.Host
+	driver driver
+	// host is the driver of a libvirt host; nil for a cluster.
+	host *host.Host
+	// pods say how machines become Pods; nil for a host.
+	pods    plan.Pods
 	conn    *grpc.ClientConn
 	timeout time.Duration
 	stop    func()
 }
 
 func (p *platform) close() {
-	_ = p.conn.Close()
+	if p.conn != nil {
+		_ = p.conn.Close()
+	}
 	p.stop()
 }
 
@@ -152,7 +167,7 @@ func (p *platform) close() {
 func (p *platform) read(ctx context.Context) (plan.Observed, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("no answer within %s", p.timeout))
 	defer cancel()
-	observed, err := p.host.ReadOnce(ctx)
+	observed, err := p.driver.ReadOnce(ctx)
 	if err != nil && ctx.Err() != nil && observed.Unknown != "" {
 		return observed, nil // the plan says that the host is unknown, and why
 	}
@@ -181,6 +196,7 @@ func (c *cli) connect(_ context.Context, f *agentFlags) (*platform, error) {
 		return nil, err
 	}
 	p.conn, p.host = conn, host.New(conn)
+	p.driver = p.host
 	return p, nil
 }
 

@@ -51,6 +51,7 @@ Exit codes: 0 every step was carried out (also before), 1 an error, a failed ste
 	}
 	f.source.add(command)
 	f.agent.add(command)
+	f.kube.add(command)
 	flags := command.Flags()
 	flags.StringVar(&f.rev, "rev", "", "revision to apply (default: the head of the branch)")
 	f.addSelection(command)

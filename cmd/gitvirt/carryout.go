@@ -121,7 +121,7 @@ func (c *cli) carryOut(ctx context.Context, p *hostPlan, platform *platform, o *
 		pace.Parallel = o.parallel
 	}
 	pace.HostBounds = p.rules.HostBounds(p.Fleet, p.desired, p.observed)
-	counted, err := newCounted(platform.host, p)
+	counted, err := newCounted(platform.driver, p)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (c *cli) carryOut(ctx context.Context, p *hostPlan, platform *platform, o *
 	working, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	defer onInterrupts(t.interrupted, leave)()
-	results := apply.Run(working, apply.Target{Fleet: p.Fleet, Revision: p.Revision}, p.Executable(), apply.CheckedFirst{Executor: counted, Checker: platform.host}, options)
+	results := apply.Run(working, apply.Target{Fleet: p.Fleet, Revision: p.Revision}, p.Executable(), apply.CheckedFirst{Executor: counted, Checker: platform.driver}, options)
 	tally := newTally(results, ctx.Err() != nil)
 	t.end(tally)
 	return errors.Join(tally.err(), counted.failed)

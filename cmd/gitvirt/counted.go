@@ -8,17 +8,16 @@ import (
 	"time"
 
 	"github.com/gitvirt/gitvirt/apply"
-	"github.com/gitvirt/gitvirt/apply/host"
 	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
-// counted is a host whose steps are written down before they begin, where the Fleet has budgets: the controller and the
+// counted is a platform whose steps are written down before they begin, where the Fleet has budgets: the controller and the
 // next apply go by that.
 type counted struct {
-	*host.Host
+	driver
 	observed plan.Observed
 	budgets  bool
 
@@ -30,9 +29,9 @@ type counted struct {
 }
 
 // newCounted keeps others from carrying out steps that count until the account is closed.
-func newCounted(h *host.Host, p *hostPlan) (*counted, error) {
+func newCounted(d driver, p *hostPlan) (*counted, error) {
 	c := &counted{
-		Host: h, observed: p.observed, budgets: len(p.desired.Fleet.Spec.Policy.Budgets) > 0,
+		driver: d, observed: p.observed, budgets: len(p.desired.Fleet.Spec.Policy.Budgets) > 0,
 		account: p.account, open: map[schemas.Address]ledger.Entry{},
 	}
 	if !c.budgets {
@@ -54,7 +53,7 @@ func (c *counted) Execute(ctx context.Context, target apply.Target, step plan.St
 	if err := c.begin(&step); err != nil {
 		return fmt.Errorf("%w: %w", apply.ErrRetry, err)
 	}
-	return c.Host.Execute(ctx, target, step, progress)
+	return c.driver.Execute(ctx, target, step, progress)
 }
 
 func (c *counted) begin(step *plan.Step) error {

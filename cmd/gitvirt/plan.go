@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/apply/kubernetes"
 	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/plan/policy"
@@ -20,6 +21,7 @@ import (
 type planFlags struct {
 	source sourceFlags
 	agent  agentFlags
+	kube   kubeFlags
 	rev    string
 	from   string
 	to     string
@@ -65,7 +67,8 @@ func (c *cli) planCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "plan [SOURCE]",
 		Short: "Show what would change, and what the guests notice",
-		Long: `Compare the manifests of a directory or a git revision with what lives on this host, and show every step with its
+		Long: `Compare the manifests of a directory or a git revision with what lives on this host, or in the cluster that KUBECONFIG
+names where the Fleet's spec.platform is kubernetes, and show every step with its
 consequence. With --from and --to two revisions are compared and no host is needed. Nothing is changed.
 
 --to REV (or --rev REV) without --from shows what going to that revision means for this host now: what it would take to
@@ -94,6 +97,7 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
 	}
 	f.source.add(command)
 	f.agent.add(command)
+	f.kube.add(command)
 	flags := command.Flags()
 	flags.StringVar(&f.rev, "rev", "", "revision to plan (default: the head of the branch)")
 	flags.StringVar(&f.from, "from", "", "compare with this revision instead of the host")
@@ -159,7 +163,7 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 	if err != nil {
 		return nil, nil, err
 	}
-	platform, err := c.connect(ctx, &f.agent)
+	platform, err := c.connectTo(ctx, f, desired.Fleet)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -171,8 +175,8 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
 	account := f.agent.book().Account(desired.Fleet.Name, origin.Revision)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals, History: account.History()})
-	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: rules}
-	p, err := apply.Plan(ctx, desired, observed, options, platform.host)
+	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: rules, Pods: platform.pods}
+	p, err := apply.Plan(ctx, desired, observed, options, platform.driver)
 	if err != nil {
 		platform.close()
 		return nil, nil, err
@@ -206,6 +210,10 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 	}
 	observed := plan.FromDesired(before, from.Revision)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended})
-	p, err := plan.Build(desired, observed, plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: rules})
+	options := plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: rules}
+	if desired.Fleet.Spec.Platform == schemas.PlatformKubernetes {
+		options.Pods = kubernetes.InPods{}
+	}
+	p, err := plan.Build(desired, observed, options)
 	return &hostPlan{Plan: p, node: "revision " + f.from}, err
 }

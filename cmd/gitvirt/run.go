@@ -30,7 +30,10 @@ import (
 type runFlags struct {
 	source   sourceFlags
 	agent    agentFlags
-	interval time.Duration
+	// kubernetes says that the VMs are Pods of a cluster.
+	kubernetes bool
+	kube       kubeFlags
+	interval   time.Duration
 	parallel int
 	listen   string
 	noStatus bool
@@ -42,9 +45,10 @@ func (c *cli) runCommand() *cobra.Command {
 	var f runFlags
 	command := &cobra.Command{
 		Use:   "run",
-		Short: "Keep this host as a git repository says",
+		Short: "Keep this host, or a cluster, as a git repository says",
 		Long: `Poll the repository, plan, apply, and keep it so: changes of git, crashed guests and domains changed by hand are put
-right. The status goes to the status branch. When no agent answers on the socket one is started as a child.
+right. The status goes to the status branch. When no agent answers on the socket one is started as a child. With --kubernetes
+the VMs are Pods of the cluster that gitvirt runs in, or that KUBECONFIG names; agents on its nodes make their guests.
 
 http://127.0.0.1:9471 serves /healthz, /readyz, /metrics and a read-only API below /api/v1; get, describe and events
 read it. VMs outlive the controller and the agent.
@@ -52,7 +56,8 @@ read it. VMs outlive the controller and the agent.
 Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 		Example: `  gitvirt run --git https://git.example.com/team/fleet.git --git-token-file /etc/gitvirt/token
   gitvirt run --git ssh://git@git.example.com/team/fleet.git --ssh-key /etc/gitvirt/id_ed25519 --path hosts/one
-  gitvirt run --dir ./fleet --no-status`,
+  gitvirt run --dir ./fleet --no-status
+  gitvirt run --kubernetes --git https://git.example.com/team/fleet.git --vm-namespace shop`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.source.argument(nil); err != nil {
@@ -63,7 +68,9 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 	}
 	f.source.add(command)
 	f.agent.add(command)
+	f.kube.add(command)
 	flags := command.Flags()
+	flags.BoolVar(&f.kubernetes, "kubernetes", false, "look after the VMs of a cluster instead of those of this host")
 	flags.DurationVar(&f.interval, "interval", 0, "time between two polls (default: the Fleet's spec.interval, or 15s)")
 	flags.IntVar(&f.parallel, "parallel", 8, "steps carried out at a time")
 	flags.StringVar(&f.listen, "listen", httpapi.DefaultAddress, "address of the read-only API; keep it on loopback")
@@ -97,13 +104,12 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 		return err
 	}
 	defer closeSource()
-	conn, err := api.Dial(f.agent.socketPath())
+	driven, err := c.driven(ctx, f, logger)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }()
-	platform := &controlled{Host: host.New(conn)}
-	loop, err := reconciler.New(source, platform, reconciler.Config{
+	defer driven.close()
+	loop, err := reconciler.New(source, driven.platform, reconciler.Config{
 		Parallel: f.parallel, Interval: f.interval, Status: statusBranch, Log: logger, Ledger: f.agent.book(),
 	})
 	if err != nil {
@@ -113,17 +119,53 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return fmt.Errorf("serving the API: %w; another controller may be running, or choose another --listen", err)
 	}
-	if _, err := f.agent.findBinary(); err != nil && !f.agent.answers() {
+	if err := driven.check(); err != nil {
 		_ = listener.Close()
 		return err
 	}
 	logger.Info("controller starts", "version", version, "source", fmt.Sprint(source), "api", listener.Addr().String())
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { f.agent.supervise(ctx, c.stderr, logger); return nil })
-	group.Go(func() error { platform.Follow(ctx); return nil })
+	for _, work := range driven.work {
+		group.Go(func() error { return work(ctx, loop) })
+	}
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error { return httpapi.Serve(ctx, listener, loop) })
 	return group.Wait()
+}
+
+// driven is the platform of a controller, with what keeps it going.
+type driven struct {
+	platform reconciler.Platform
+	// check says why the controller cannot start.
+	check func() error
+	// work is done as long as the controller runs.
+	work  []func(ctx context.Context, loop *reconciler.Reconciler) error
+	close func()
+}
+
+func (c *cli) driven(ctx context.Context, f *runFlags, logger *slog.Logger) (*driven, error) {
+	if f.kubernetes {
+		return c.drivenCluster(ctx, f, logger)
+	}
+	conn, err := api.Dial(f.agent.socketPath())
+	if err != nil {
+		return nil, err
+	}
+	platform := &controlled{Host: host.New(conn)}
+	return &driven{
+		platform: platform,
+		check: func() error {
+			if _, err := f.agent.findBinary(); err != nil && !f.agent.answers() {
+				return err
+			}
+			return nil
+		},
+		work: []func(context.Context, *reconciler.Reconciler) error{
+			func(ctx context.Context, _ *reconciler.Reconciler) error { f.agent.supervise(ctx, c.stderr, logger); return nil },
+			func(ctx context.Context, _ *reconciler.Reconciler) error { platform.Follow(ctx); return nil },
+		},
+		close: func() { _ = conn.Close() },
+	}, nil
 }
 
 // openSource opens where the manifests come from, and for a repository its status branch.
