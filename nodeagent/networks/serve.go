@@ -45,12 +45,19 @@ type server struct {
 	in  *Interface
 	own net.HardwareAddr
 	// tap is towards the guest, outside towards the Pod's gateways; nil where none is answered for.
-	tap, outside *os.File
+	tap, outside *wire
 
 	mu sync.Mutex
 	// gateways are the MAC addresses of the Pod's next hops as far as they are known.
 	gateways map[netip.Addr]net.HardwareAddr
 	config   *responder.Config
+}
+
+// wire is a socket that hears and speaks over one device.
+type wire struct {
+	*os.File
+	device string
+	index  int
 }
 
 func (p *Pod) serve(ctx context.Context, in *Interface) (err error) {
@@ -74,15 +81,15 @@ func (p *Pod) serve(ctx context.Context, in *Interface) (err error) {
 			return err
 		}
 		defer func() { _ = s.outside.Close() }()
-		group.Go(func() error { return s.read(ctx, s.outside, in.Link.Name, s.learn) })
+		group.Go(func() error { return s.read(ctx, s.outside, s.learn) })
 	}
-	group.Go(func() error { return s.read(ctx, s.tap, in.Tap, s.answer) })
+	group.Go(func() error { return s.read(ctx, s.tap, s.answer) })
 	group.Go(func() error { return s.announce(ctx) })
 	return group.Wait()
 }
 
 // listen opens a socket that sees what comes in over a device, as far as the filter lets it through.
-func (p *Pod) listen(device string, filter []bpf.Instruction) (*os.File, error) {
+func (p *Pod) listen(device string, filter []bpf.Instruction) (*wire, error) {
 	link, err := p.find(device)
 	if err != nil {
 		return nil, err
@@ -108,31 +115,41 @@ func (p *Pod) listen(device string, filter []bpf.Instruction) (*os.File, error) 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listening on device %s: %w", device, err), unix.Close(socket))
 	}
-	return os.NewFile(uintptr(socket), device), nil
+	return &wire{File: os.NewFile(uintptr(socket), device), device: device, index: link.Attrs().Index}, nil
 }
 
 // maxFrames is how many frames of a device are read in a second. The kernel drops what is more than its buffer holds, so a guest that
 // asks without end costs no more than that.
 const maxFrames = 64
 
+// recheck is how often a device that was switched off is looked at, for whether it is there at all: the kernel does not tell.
+const recheck = time.Second
+
 // read hands each frame that arrives to handle, until ctx ends.
-func (s *server) read(ctx context.Context, socket *os.File, device string, handle func([]byte) error) error {
-	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
+func (s *server) read(ctx context.Context, from *wire, handle func([]byte) error) error {
+	stop := context.AfterFunc(ctx, func() { _ = from.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buffer := make([]byte, maxPacket)
 	since, count := time.Now(), 0
 	for {
-		n, err := socket.Read(buffer)
+		n, err := from.Read(buffer)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.ENETDOWN):
-			if err := s.present(device); err != nil {
+		case errors.Is(err, unix.ENETDOWN), errors.Is(err, os.ErrDeadlineExceeded):
+			next, err := s.recheck(from)
+			if err == nil {
+				err = from.SetReadDeadline(next)
+			}
+			if ctx.Err() != nil {
+				return nil // its deadline may have been overwritten
+			}
+			if err != nil {
 				return err
 			}
 			continue
 		case err != nil:
-			return fmt.Errorf("reading from device %s: %w", device, err)
+			return fmt.Errorf("reading from device %s: %w", from.device, err)
 		}
 		if err := handle(buffer[:n]); err != nil {
 			return err
@@ -147,6 +164,20 @@ func (s *server) read(ctx context.Context, socket *os.File, device string, handl
 	}
 }
 
+// recheck returns until when to wait for frames of a device that was switched off, or an error when it is gone. The zero time is for ever.
+func (s *server) recheck(from *wire) (time.Time, error) {
+	link, err := s.pod.find(from.device)
+	switch {
+	case err != nil:
+		return time.Time{}, err
+	case link == nil || link.Attrs().Index != from.index:
+		return time.Time{}, fmt.Errorf("device %s was taken away", from.device)
+	case link.Attrs().Flags&net.FlagUp != 0:
+		return time.Time{}, nil
+	}
+	return time.Now().Add(recheck), nil
+}
+
 // wait lets time pass, and reports whether ctx goes on.
 func wait(ctx context.Context, duration time.Duration) bool {
 	timer := time.NewTimer(duration)
@@ -157,15 +188,6 @@ func wait(ctx context.Context, duration time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
-}
-
-// present is the error of a device that is not there any more. One that was only switched off is.
-func (s *server) present(device string) error {
-	link, err := s.pod.find(device)
-	if err == nil && link == nil {
-		err = fmt.Errorf("device %s was taken away", device)
-	}
-	return err
 }
 
 // answer answers a frame of the guest's. When it asks for a gateway, the gateway is asked too: its address may be another by now.
@@ -182,11 +204,11 @@ func (s *server) answer(frame []byte) error {
 }
 
 // send writes frames. A device that is down, or has no room, has nobody who waits for them.
-func send(socket *os.File, frames [][]byte) error {
+func send(over *wire, frames [][]byte) error {
 	for _, frame := range frames {
-		_, err := socket.Write(frame)
+		_, err := over.Write(frame)
 		if err != nil && !slices.ContainsFunc([]error{unix.ENETDOWN, unix.ENOBUFS, unix.ENXIO, unix.ENODEV, os.ErrClosed}, func(one error) bool { return errors.Is(err, one) }) {
-			return fmt.Errorf("answering over device %s: %w", socket.Name(), err)
+			return fmt.Errorf("answering over device %s: %w", over.device, err)
 		}
 	}
 	return nil

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/dhcpv6/nclient6"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
@@ -151,6 +153,21 @@ func (s *space) ask(address string) string {
 	return string(word)
 }
 
+// from asks an address in the name of one of the namespace's own.
+func (s *space) from(own, address string) string {
+	s.t.Helper()
+	dialer := net.Dialer{Timeout: 700 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.ParseIP(own)}}
+	var conn net.Conn
+	err := s.do(func() (err error) { conn, err = dialer.Dial("tcp", address); return err })
+	if netError := net.Error(nil); errors.As(err, &netError) && netError.Timeout() {
+		return "silence"
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint("connected ", conn.Close())
+}
+
 // eventually waits until ask gets an answer: neighbours are found out about meanwhile.
 func (s *space) eventually(address, want string) {
 	s.t.Helper()
@@ -224,6 +241,7 @@ func plug(t *testing.T, pod *space, tap, mac string, mtu int) *guest {
 		<-done
 	}
 	t.Cleanup(g.unplug)
+	g.run("sh", "-c", "echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad") // nobody else has its addresses
 	g.ip("link set eth0 address " + mac + " mtu " + fmt.Sprint(mtu) + "\nlink set eth0 up")
 	return g
 }
@@ -288,4 +306,59 @@ func attach(t *testing.T, node *space, mac, commands string) *space {
 	node.ip("link set " + veth.Name + " master cni0\nlink set " + veth.Name + " up")
 	pod.ip("link set eth0 address " + mac + "\nlink set eth0 up\n" + commands)
 	return pod
+}
+
+// lease6 asks for addresses over DHCPv6, configures the card with them as a guest would, and returns the answer.
+func (g *guest) lease6(mac string) *dhcpv6.Message {
+	g.t.Helper()
+	hardware, err := net.ParseMAC(mac)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	var reply *dhcpv6.Message
+	var client *nclient6.Client
+	err = g.do(func() (err error) {
+		client, err = nclient6.New("eth0", nclient6.WithTimeout(time.Second), nclient6.WithRetry(10))
+		return err
+	})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	advertised, err := client.Solicit(g.t.Context())
+	if err == nil {
+		reply, err = client.Request(g.t.Context(), advertised)
+	}
+	if err != nil {
+		g.t.Fatalf("DHCPv6 from %s: %v", hardware, err)
+	}
+	for _, address := range reply.Options.OneIANA().Options.Addresses() {
+		g.ip("-6 addr replace " + address.IPv6Addr.String() + "/128 dev eth0 nodad")
+	}
+	return reply
+}
+
+// linked waits until the guest has a link-local address that it may use.
+func (g *guest) linked() {
+	g.t.Helper()
+	g.await("a link-local address", func() bool {
+		out := g.run("ip", "-6", "addr", "show", "dev", "eth0", "scope", "link")
+		return strings.Contains(out, "fe80") && !strings.Contains(out, "tentative")
+	})
+}
+
+// await asks until something is so.
+func (s *space) await(what string, so func() bool) {
+	s.t.Helper()
+	for range 500 {
+		if so() {
+			return
+		}
+		select {
+		case <-s.t.Context().Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	s.t.Fatalf("%s did not come", what)
 }
