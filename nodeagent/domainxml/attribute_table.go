@@ -120,6 +120,8 @@ var fields = map[string]field{
 	"devices/interface@type":              {path: "networks[{name}]", rank: 1},
 	"devices/interface/source/...":        {path: "networks[{name}]"},
 	"devices/interface/ip/...":            {path: "networks[{name}]", rank: 2},
+	"devices/interface/target/...":        {path: "networks[{name}]", rank: 3},
+	"devices/interface/mtu/...":           {path: "networks[{name}]", rank: 4},
 	"devices/interface/model@type":        {path: "domain.devices.interfaces[{name}].model", value: cardModel},
 	"devices/interface/link@state":        {path: "domain.devices.interfaces[{name}].state", value: link},
 	"devices/interface/boot@order":        {path: "domain.devices.interfaces[{name}].bootOrder", value: number64Or},

@@ -23,13 +23,16 @@ type example struct {
 	name, manifest string
 	want           facts
 	vm             *schemas.VM
-	// block says that claims are block devices.
-	block bool
+	// block says that claims are block devices, pod that it runs in a Pod.
+	block, pod bool
 }
 
 // machine puts the VM on a host that has everything.
 func (e example) machine() domainxml.Machine {
 	machine := machineOf(e.vm)
+	if e.pod {
+		machine = inPod(machine)
+	}
 	for i := range machine.Volumes {
 		switch volume := &machine.Volumes[i]; {
 		case !e.block:

@@ -172,7 +172,7 @@ func TestRealLibvirtSeesNoDrift(t *testing.T) {
 	}
 	daemon := libvirttest.Start(t)
 	all := append(examples(t), corpus(t)...)
-	all = append(all, example{name: "more", vm: decode(t, more)})
+	all = append(all, example{name: "more", vm: decode(t, more)}, example{name: "more in a Pod", vm: decode(t, more), pod: true})
 	for _, vm := range file.VMs {
 		all = append(all, example{name: vm.Address.Name, vm: vm})
 	}
