@@ -26,8 +26,8 @@ type hostShare struct {
 	reservedCPUs string
 	capabilities capabilities.Host
 	devices      hostdevices.Host
-	// pod says that this is no host but the Pod of one VM: it has what the launcher's image has, and nothing to choose from.
-	pod bool
+	// pod is what the VM has in its Pod; nil on a host. A Pod has what the launcher's image has, and nothing to choose from.
+	pod func() domainxml.Assignment
 
 	mu sync.Mutex
 	// pending is what was chosen for domains whose record does not say so yet, as far as anybody has read it.
@@ -62,7 +62,7 @@ func newHostShare(s settings) (*hostShare, error) {
 
 // check returns an error that names what a VM needs and the host lacks. What the image of a Pod lacks libvirt says.
 func (s *hostShare) check(spec *kubevirtv1.VirtualMachineInstanceSpec) error {
-	if s.pod {
+	if s.pod != nil {
 		return nil
 	}
 	return s.capabilities.Check(spec)
@@ -169,11 +169,11 @@ func (e *execution) assign(ctx context.Context, before *domainxml.Record) (domai
 func (e *execution) choose(ctx context.Context, had domainxml.Assignment) (domainxml.Assignment, error) {
 	hosts, spec := e.agent.hosts, e.machine.spec()
 	wants := wantedDevices(e.machine)
+	if hosts.pod != nil {
+		return e.chooseInPod(wants)
+	}
 	if len(wants) == 0 && !dedicated(spec) {
 		return domainxml.Assignment{}, nil
-	}
-	if hosts.pod {
-		return domainxml.Assignment{}, fmt.Errorf("%w: a Pod has no devices and CPUs of the host to give away", ErrInvalid)
 	}
 	hosts.mu.Lock()
 	defer hosts.mu.Unlock()
@@ -193,6 +193,14 @@ func (e *execution) choose(ctx context.Context, had domainxml.Assignment) (domai
 		hosts.pending[e.name] = out
 	}
 	return out, err
+}
+
+// chooseInPod returns what the VM has in its Pod: what was made there for it.
+func (e *execution) chooseInPod(wants []hostdevices.Want) (domainxml.Assignment, error) {
+	if len(wants) > 0 || dedicated(e.machine.spec()) {
+		return domainxml.Assignment{}, fmt.Errorf("%w: a Pod has no devices and CPUs of its node to give away", ErrInvalid)
+	}
+	return e.agent.hosts.pod(), nil
 }
 
 func dedicated(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {

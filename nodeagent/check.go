@@ -100,7 +100,15 @@ func (c *check) host() error {
 	if c.now != nil && c.now.record != nil {
 		c.assignment = c.now.record.Assignment
 	}
-	if wants := wantedDevices(c.machine); len(wants) > 0 || dedicated(spec) {
+	wants := wantedDevices(c.machine)
+	switch {
+	case hosts.pod != nil:
+		chosen, err := c.chooseInPod(wants)
+		if err := c.note(err); err != nil {
+			return err
+		}
+		c.assignment = chosen
+	case len(wants) > 0 || dedicated(spec):
 		hosts.mu.Lock()
 		chosen, err := c.tryToChoose(wants, c.assignment)
 		hosts.mu.Unlock()

@@ -30,8 +30,8 @@ type PodConfig struct {
 	Dir string
 	// Connect returns the Pod's libvirt; source says where it is, anew for each connection.
 	Connect func(name string, source func() (uri string, release func(), err error)) PodHypervisor
-	// Facts adds to what rendering needs to know of the Pod, such as its network. What it adds stays the same for as long as the Pod lives.
-	// nil adds nothing.
+	// Facts adds to what rendering needs to know of the Pod: in Assignment.Taps, what was made for its interfaces. It is asked whenever the
+	// domain is defined or started; nil adds nothing.
 	Facts func(*domainxml.Host)
 	// PodIP returns an address at which the guest is reached from the node, for probes; "" while there is none. nil is none.
 	PodIP func() string
@@ -85,11 +85,11 @@ func NewInPod(config PodConfig) (*PodAgent, error) {
 	}
 	p.Agent = a
 	a.volumes = &volumes{&podVolumes{
-		files: layout.Layout{Dir: protocol.DisksDir}, client: client, facts: config.Facts, domainType: config.DomainType,
+		files: layout.Layout{Dir: protocol.DisksDir}, client: client, domainType: config.DomainType,
 	}, newReservations()}
 	a.keeper = &podKeeper{shared: p.shared, seed: seed, first: filepath.Join(config.StateDir, "started")}
 	a.reach = podReach(config.PodIP)
-	a.hosts, err = newPodShare(config.StateDir)
+	a.hosts, err = newPodShare(config)
 	if err != nil {
 		return nil, errors.Join(err, p.connection.Close())
 	}
@@ -111,17 +111,22 @@ func podLibvirt(shared string, seed *capabilitiesSeed) (uri string, release func
 	return socket.URI(), func() { _ = socket.Close() }, nil
 }
 
-// newPodShare is what a Pod has of its host for a guest to have for itself: nothing. It looks into an empty folder.
-func newPodShare(stateDir string) (*hostShare, error) {
-	nothing := filepath.Join(stateDir, "host")
+// newPodShare is what a Pod has for its guest alone: nothing of the node, in whose place there is an empty folder.
+func newPodShare(config PodConfig) (*hostShare, error) {
+	nothing := filepath.Join(config.StateDir, "host")
 	if err := os.MkdirAll(nothing, 0o700); err != nil {
 		return nil, fmt.Errorf("making the state directory: %w", err)
 	}
 	share, err := newHostShare(settings{hostRoot: nothing})
-	if err == nil {
-		share.pod = true
+	if err != nil {
+		return nil, err
 	}
-	return share, err
+	share.pod = func() domainxml.Assignment {
+		var host domainxml.Host
+		config.Facts(&host)
+		return host.Assignment
+	}
+	return share, nil
 }
 
 // Run follows the Pod's libvirt until ctx ends.

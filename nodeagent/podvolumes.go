@@ -22,8 +22,6 @@ import (
 type podVolumes struct {
 	files  layout.Layout
 	client podfiles.Client
-	// facts is what rendering needs to know of the Pod beside its files.
-	facts func(*domainxml.Host)
 	// domainType is "kvm" or "qemu".
 	domainType string
 }
@@ -31,7 +29,6 @@ type podVolumes struct {
 func (v *podVolumes) host(address schemas.Address, spec *kubevirtv1.VirtualMachineInstanceSpec) domainxml.Host {
 	out := v.files.Host(address, spec, v.domainType)
 	out.ConsoleLog = path.Join(protocol.Dir, protocol.ConsolePipe)
-	v.facts(&out)
 	return out
 }
 

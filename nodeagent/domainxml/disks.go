@@ -180,6 +180,9 @@ func (r *renderer) source(volume *Volume, block bool, in *kubevirtv1.Disk) {
 	r.leaf("source", attribute, volume.Path)
 }
 
+// podDevices is where a Pod has block devices (launcher/protocol).
+const podDevices = "/devices/"
+
 // backing names the whole chain, or says that there is none, so that neither libvirt nor QEMU follows a file name that a guest
 // could have written into an image.
 func (r *renderer) backing(volume *Volume) {
@@ -190,7 +193,7 @@ func (r *renderer) backing(volume *Volume) {
 		return
 	}
 	kind, attribute := "file", "file"
-	if strings.HasPrefix(volume.Backing, "/dev/") {
+	if strings.HasPrefix(volume.Backing, "/dev/") || strings.HasPrefix(volume.Backing, podDevices) {
 		kind, attribute = "block", "dev"
 	}
 	r.start("backingStore", "type", kind)

@@ -12,7 +12,7 @@ import (
 
 // reader is a Guest that shows what it has.
 type reader interface {
-	ReadConsole(request *api.ReadConsoleRequest) ([]string, error)
+	ReadConsole(ctx context.Context, request *api.ReadConsoleRequest) ([]string, error)
 	ReadDomain(ctx context.Context, name string) (*api.ReadDomainResponse, error)
 }
 
@@ -42,12 +42,12 @@ func (s *Server) Execute(*api.ExecuteRequest, api.Agent_ExecuteServer) error {
 }
 
 // ReadConsole returns the last lines of a guest's serial console.
-func (s *Server) ReadConsole(_ context.Context, request *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
+func (s *Server) ReadConsole(ctx context.Context, request *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
 	found, err := s.find(func(known *state) bool { return known.step.Address == request.GetAddress() }, request.GetAddress())
 	if err != nil {
 		return nil, err
 	}
-	lines, err := found.ReadConsole(request)
+	lines, err := found.ReadConsole(ctx, request)
 	if err != nil {
 		return nil, nodeagent.StatusOf(err)
 	}

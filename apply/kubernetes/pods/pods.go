@@ -8,7 +8,6 @@ package pods
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -52,32 +51,6 @@ type Options struct {
 
 // Name is the name of a machine's Pod, and of its Secret.
 func Name(vm schemas.Address) string { return Prefix + vm.Name }
-
-// Refused says what of a machine cannot be carried out in a Pod; nil when everything can.
-func Refused(vm *schemas.VM) error {
-	var all []error
-	refuse := func(field, format string, args ...any) {
-		all = append(all, fmt.Errorf("%s: %s: %s", vm.Position.Short(), field, fmt.Sprintf(format, args...)))
-	}
-	spec := vm.Spec()
-	for i := range spec.Volumes {
-		volume := &spec.Volumes[i]
-		field := "spec.template.spec.volumes[" + volume.Name + "]"
-		switch {
-		case volume.HostDisk != nil:
-			refuse(field+".hostDisk", "a file of one node ties the machine to it; use a persistentVolumeClaim")
-		case volume.ServiceAccount != nil:
-			refuse(field+".serviceAccount", "the token expires, and a disk that has it cannot be renewed; have the guest log in by itself")
-		}
-	}
-	for i := range spec.Domain.Devices.Interfaces {
-		device := &spec.Domain.Devices.Interfaces[i]
-		if device.SRIOV != nil {
-			refuse("spec.template.spec.domain.devices.interfaces["+device.Name+"].sriov", "SR-IOV is carried out on a libvirt host only")
-		}
-	}
-	return errors.Join(all...)
-}
 
 // Pod returns the Pod that a machine's guest runs in. The error is that of Refused.
 func Pod(vm *schemas.VM, options Options) (*corev1.Pod, error) {

@@ -81,8 +81,10 @@ func TestPods(t *testing.T) {
 // TestKubeVirtsExamples: each of KubeVirt's examples becomes a Pod, or is refused by the field.
 func TestKubeVirtsExamples(t *testing.T) {
 	refused := map[string]string{
-		"vmi-host-disk.yaml": "spec.template.spec.volumes[host-disk].hostDisk",
-		"vmi-sriov.yaml":     "spec.template.spec.domain.devices.interfaces[sriov-net].sriov",
+		"vmi-host-disk.yaml":        "spec.template.spec.volumes[host-disk].hostDisk",
+		"vm-alpine-datavolume.yaml": "spec.template.spec.volumes[datavolumedisk1].dataVolume",
+		"vmi-usb.yaml":              "spec.template.spec.domain.devices.hostDevices[node-usb-to-vmi-storage]",
+		"vmi-sriov.yaml":            "spec.template.spec.domain.devices.interfaces[sriov-net].sriov",
 	}
 	const dir = "../../../schemas/testdata/conformance"
 	paths, err := filepath.Glob(dir + "/vm*.yaml")
@@ -204,7 +206,6 @@ func TestOverhead(t *testing.T) {
 		{"UEFI", func(d *kubevirtv1.DomainSpec) {
 			d.Firmware = &kubevirtv1.Firmware{Bootloader: &kubevirtv1.Bootloader{EFI: &kubevirtv1.EFI{}}}
 		}, 16},
-		{"a device of the host", func(d *kubevirtv1.DomainSpec) { d.Devices.HostDevices = []kubevirtv1.HostDevice{{}} }, 1024},
 		{"an I/O thread for all", func(d *kubevirtv1.DomainSpec) {
 			d.IOThreadsPolicy = new(kubevirtv1.IOThreadsPolicy)
 		}, 8},

@@ -32,8 +32,6 @@ const (
 	overheadTPM = 53 * mebi
 	// overheadFirmware is UEFI firmware and its variables.
 	overheadFirmware = 16 * mebi
-	// overheadDevice is what a device of the host that is handed over maps.
-	overheadDevice = 1024 * mebi
 	// tableShare is how many bytes of a guest's memory have one byte of page tables.
 	tableShare = 512
 )
@@ -68,9 +66,6 @@ func Overhead(spec *kubevirtv1.VirtualMachineInstanceSpec) uint64 {
 	if firmware := domain.Firmware; firmware != nil && firmware.Bootloader != nil && firmware.Bootloader.EFI != nil {
 		bytes += overheadFirmware
 	}
-	if len(domain.Devices.HostDevices)+len(domain.Devices.GPUs) > 0 {
-		bytes += overheadDevice
-	}
 	if memory := domain.Memory; memory != nil && memory.ReservedOverhead != nil && memory.ReservedOverhead.AddedOverhead != nil {
 		bytes += uint64(max(memory.ReservedOverhead.AddedOverhead.Value(), 0))
 	}
@@ -100,47 +95,23 @@ func resources(spec *kubevirtv1.VirtualMachineInstanceSpec, emulation bool) core
 			both(ResourceVhost, *resource.NewQuantity(1, resource.DecimalSI))
 		}
 	}
-	devices := map[string]int64{}
-	for i := range spec.Domain.Devices.GPUs {
-		devices[spec.Domain.Devices.GPUs[i].DeviceName]++
-	}
-	for i := range spec.Domain.Devices.HostDevices {
-		devices[spec.Domain.Devices.HostDevices[i].DeviceName]++
-	}
-	for name, count := range devices {
-		both(corev1.ResourceName(name), *resource.NewQuantity(count, resource.DecimalSI))
-	}
 	return out
 }
 
-// cpus asks for CPUs: whole ones of its own for a guest with dedicated CPUs, else a share.
+// cpus asks for a share of CPUs.
 func cpus(out *corev1.ResourceRequirements, spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	count, _ := domainxml.GuestCPUs(spec)
-	if cpu := spec.Domain.CPU; cpu != nil && cpu.DedicatedCPUPlacement {
-		if cpu.IsolateEmulatorThread {
-			count++
-		}
-		whole := *resource.NewQuantity(int64(count), resource.DecimalSI)
-		out.Requests[corev1.ResourceCPU], out.Limits[corev1.ResourceCPU] = whole, whole
-		return
-	}
 	if _, asked := out.Requests[corev1.ResourceCPU]; !asked {
 		out.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(count)*cpuShare, resource.DecimalSI)
 	}
 }
 
-// memory asks for the guest's memory and the overhead. With huge pages the guest's memory is in them, and only the overhead is not.
+// memory asks for the guest's memory and the overhead.
 func memory(out *corev1.ResourceRequirements, spec *kubevirtv1.VirtualMachineInstanceSpec) {
 	size := func(bytes uint64) resource.Quantity {
 		return *resource.NewQuantity(int64(bytes), resource.BinarySI) //nolint:gosec // the checks of manifests bound memory
 	}
 	guest, overhead := domainxml.GuestMemory(spec), size(Overhead(spec))
-	if memory := spec.Domain.Memory; memory != nil && memory.Hugepages != nil {
-		pages := corev1.ResourceName(corev1.ResourceHugePagesPrefix + memory.Hugepages.PageSize)
-		out.Requests[pages], out.Limits[pages] = size(guest), size(guest)
-		out.Requests[corev1.ResourceMemory], out.Limits[corev1.ResourceMemory] = overhead, overhead
-		return
-	}
 	request, asked := out.Requests[corev1.ResourceMemory]
 	if !asked {
 		request = size(guest)
@@ -149,15 +120,8 @@ func memory(out *corev1.ResourceRequirements, spec *kubevirtv1.VirtualMachineIns
 		request.Add(overhead)
 	}
 	out.Requests[corev1.ResourceMemory] = request
-	limit, limited := out.Limits[corev1.ResourceMemory]
-	if dedicated := spec.Domain.CPU != nil && spec.Domain.CPU.DedicatedCPUPlacement; limited || dedicated {
-		if !limited {
-			limit = size(guest)
-		}
+	if limit, limited := out.Limits[corev1.ResourceMemory]; limited {
 		limit.Add(overhead)
 		out.Limits[corev1.ResourceMemory] = limit
-		if dedicated { // only a Pod with equal requests and limits gets CPUs of its own
-			out.Requests[corev1.ResourceMemory] = limit
-		}
 	}
 }
