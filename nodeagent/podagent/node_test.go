@@ -470,7 +470,7 @@ func (g *guest) Await(ctx context.Context, _ *api.AwaitRequest) (string, error) 
 	}
 }
 
-func (g *guest) ReadConsole(request *api.ReadConsoleRequest) ([]string, error) {
+func (g *guest) ReadConsole(_ context.Context, request *api.ReadConsoleRequest) ([]string, error) {
 	return []string{"console of " + request.GetAddress()}, nil
 }
 

@@ -16,6 +16,8 @@ type reader interface {
 	ReadDomain(ctx context.Context, name string) (*api.ReadDomainResponse, error)
 }
 
+var _ reader = (*nodeagent.Agent)(nil)
+
 // Server is the agent's gRPC service: it shows what the Pods of the node have. Steps do not come this way: the controller writes them on
 // the Pods, signed.
 type Server struct {
