@@ -58,6 +58,8 @@ type options struct {
 	reserved   string
 	local      bool
 	debug      bool
+	kubernetes bool
+	pods       podOptions
 }
 
 func newCommand() *cobra.Command {
@@ -68,8 +70,12 @@ func newCommand() *cobra.Command {
 		Long: `gitvirt-agent tells the controller which domains live on this host and carries out the steps of plans.
 "gitvirt run" starts one by itself when none answers; run it as a service of its own to keep it apart.
 
+With --kubernetes it is the agent of a node: it looks after the launcher Pods there, each with a libvirt of its own, and needs to be
+root with the node's processes in sight (hostPID).
+
 Exit codes: 0 stopped by a signal, 1 an error.`,
 		Example: `  gitvirt-agent
+  gitvirt-agent --kubernetes --node node-1
   gitvirt-agent --libvirt-uri qemu:///system --state-dir /var/lib/gitvirt --emulation never`,
 		Args:          cobra.NoArgs,
 		Version:       version,
@@ -92,6 +98,8 @@ Exit codes: 0 stopped by a signal, 1 an error.`,
 	flags.StringVar(&o.reserved, "reserved-cpus", "", "CPUs of the host, such as 0-1, that no VM has for itself (default: the first core)")
 	flags.BoolVar(&o.local, "allow-local-imports", false, "let imports fetch from loopback and link-local addresses")
 	flags.BoolVar(&o.debug, "debug", false, "log more")
+	flags.BoolVar(&o.kubernetes, "kubernetes", false, "look after the launcher Pods of a Kubernetes node")
+	o.pods.addFlags(flags)
 	return command
 }
 
@@ -129,6 +137,10 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 	})
 	if err != nil {
 		return err
+	}
+	if o.kubernetes {
+		logger.Info("agent starts", "version", version, "node", o.node, "state", o.stateDir, "domain_type", domainType, "because", why)
+		return o.servePods(ctx, listener, domainType, why, logger)
 	}
 	logger.Info("agent starts", "version", version, "libvirt", o.libvirtURI, "state", o.stateDir, "domain_type", domainType, "because", why)
 	hypervisor := libvirt.New(o.libvirtURI)

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/gitvirt/gitvirt/launcher/protocol"
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 )
@@ -43,13 +42,6 @@ func (w *worker) carryOut(ctx, life context.Context) next {
 	case <-ctx.Done():
 		return whenever()
 	}
-	if step.Power == "cycle" {
-		if err := protocol.Hold(w.place.Runtime()); err != nil {
-			w.retry()
-			w.conclude(podapi.Retry, err.Error())
-			return soon(lastRetry)
-		}
-	}
 	w.wait("", nil)
 	w.note(func(s *state) { s.since = time.Now() })
 	w.log.Info("step begins", "step", step.ID, "revision", step.Revision, "define", step.Define, "live", step.Live, "power", step.Power)
@@ -64,9 +56,6 @@ func (w *worker) carryOut(ctx, life context.Context) next {
 		w.awaitEcho(life, fingerprint)
 	}
 	w.log.Info("step ended", "step", step.ID, "outcome", outcome, "error", message, "took", time.Since(started).Round(time.Millisecond))
-	if domain, seen := w.domain(); seen {
-		w.settleHold(domain)
-	}
 	w.agent.metrics.steps.WithLabelValues(string(outcome)).Inc()
 	w.agent.metrics.seconds.Observe(time.Since(started).Seconds())
 	if outcome == podapi.Retry {

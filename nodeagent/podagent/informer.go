@@ -68,6 +68,12 @@ func (a *Agent) informer(ctx, life context.Context) (informer cache.SharedIndexI
 	return informer, handler.HasSynced, nil
 }
 
+// annotationNetworks is where Multus tells of a Pod's interfaces.
+const annotationNetworks = "k8s.v1.cni.cncf.io/network-status"
+
+// resourceVHost is what a Pod asks for that is to have /dev/vhost-net.
+const resourceVHost corev1.ResourceName = "devices.gitvirt.io/vhost-net"
+
 // trim keeps what is needed of a Pod.
 func trim(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
@@ -84,16 +90,23 @@ func trimmed(pod *corev1.Pod) *corev1.Pod {
 			Labels: map[string]string{}, Annotations: map[string]string{},
 		},
 		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
 	}
 	for _, key := range []string{podapi.LabelManagedBy, podapi.LabelVM} {
 		if value, ok := pod.Labels[key]; ok {
 			out.Labels[key] = value
 		}
 	}
-	for _, key := range []string{podapi.AnnotationStep, podapi.AnnotationSignature, podapi.AnnotationRecord, podapi.AnnotationObserved} {
+	for _, key := range []string{podapi.AnnotationStep, podapi.AnnotationSignature, podapi.AnnotationRecord, podapi.AnnotationObserved, annotationNetworks} {
 		if value, ok := pod.Annotations[key]; ok {
 			out.Annotations[key] = value
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if vhost, ok := pod.Spec.Containers[i].Resources.Limits[resourceVHost]; ok && pod.Spec.Containers[i].Name == computeContainer {
+			out.Spec.Containers = []corev1.Container{{Name: computeContainer, Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{resourceVHost: vhost},
+			}}}
 		}
 	}
 	for i := range pod.Status.Conditions {

@@ -2,7 +2,10 @@ package podagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -58,6 +61,9 @@ func (w *worker) holder() string { return w.agent.config.Node + "/" + string(w.p
 func (w *worker) acquire(ctx context.Context) error {
 	leases := w.agent.config.Client.CoordinationV1().Leases(w.place.Namespace)
 	holder := w.holder()
+	if err := os.WriteFile(filepath.Join(w.place.StateDir, leaseFile), []byte(w.place.Namespace+"/"+w.place.Name), 0o600); err != nil {
+		return fmt.Errorf("noting the Lease of the machine's claims: %w", err)
+	}
 	_, err := leases.Create(ctx, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.place.Namespace, Name: w.place.Name, Labels: map[string]string{podapi.LabelManagedBy: podapi.ManagedBy},
@@ -145,7 +151,6 @@ func (a *Agent) isOff(uid, own types.UID) error {
 
 // hold sees to it that a guest that runs already has its Lease. One that runs without goes on: whoever took the Lease away is told of.
 func (w *worker) hold(ctx context.Context, domain *api.Domain) {
-	w.settleHold(domain)
 	if !w.job.claims || w.lease.held || !active(domain) || time.Now().Before(w.lease.again) {
 		return
 	}
@@ -176,6 +181,23 @@ func (w *worker) release(ctx context.Context) error {
 	}
 	w.lease.held, w.lease.released = false, true
 	return nil
+}
+
+// leaseFile is what is kept of a Pod that may hold a Lease: its namespace and name. The agent may be away when the Pod goes, and has no
+// right to list Leases.
+const leaseFile = "lease"
+
+// releaseNoted gives up the Lease of a Pod of which only what was kept is left.
+func (a *Agent) releaseNoted(ctx context.Context, uid types.UID) error {
+	content, err := os.ReadFile(filepath.Join(a.config.StateDir, "pods", string(uid), leaseFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	namespace, name, _ := strings.Cut(string(content), "/")
+	return a.releaseLease(ctx, namespace, name, a.config.Node+"/"+string(uid))
 }
 
 // releaseLease deletes a Lease if a holder has it.

@@ -1,6 +1,7 @@
 package podagent_test
 
 import (
+	"strings"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -8,8 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gitvirt/gitvirt/nodeagent"
-	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/podagent"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 )
@@ -121,7 +120,9 @@ func TestBlindAgent(t *testing.T) {
 	n.write("0::/\n", "proc-of-a-container", "1", "cgroup")
 	n.write("agent\x00", "proc-of-a-container", "1", "cmdline")
 	n.agent(func(c *podagent.Config) { c.ProcDir = blind })
-	n.told(db, "it says what is wrong", func(o podapi.Observed, _ corev1.PodCondition) bool { return o.Outcome == podapi.Retry })
+	n.told(db, "it says what is wrong", func(_ podapi.Observed, c corev1.PodCondition) bool {
+		return c.Reason == "Waiting" && strings.Contains(c.Message, "hostPID")
+	})
 	if now := n.holder(); now != nodeName+"/"+otherUID {
 		t.Errorf("%s has it", now)
 	}
@@ -192,7 +193,7 @@ func TestLostLease(t *testing.T) {
 	n.lease("somebody")
 	n.agent()
 	n.eventually("people know", func() (bool, any) { return n.noted("NoLease") == 1, nil })
-	if sight, _ := n.guest(webUID).look(); sight.Domains[0].GetState() != "running" {
+	if sight, _ := n.guest(webUID).look(); sight.Domain.GetState() != "running" {
 		t.Error("the guest was stopped")
 	}
 }
@@ -232,11 +233,9 @@ func TestOrphans(t *testing.T) {
 		}
 	}
 	g := n.guest(webUID)
-	g.change(func() {
-		g.sight = nodeagent.Sight{Domains: append(g.sight.Domains, &api.Domain{Address: "VirtualMachine/shop/other", Name: "shop_other"}), Foreign: []*api.Foreign{{Name: "intruder"}}}
-	})
+	g.change(func() { g.others = []string{"shop_other", "intruder"} })
 	n.eventually("all are counted", counts(1, 2))
-	g.change(func() { g.sight = nodeagent.Sight{Domains: g.sight.Domains[:1]} })
+	g.change(func() { g.others = nil })
 	end()
 	n.eventually("none is left", counts(0, 0))
 	if count := n.noted("OrphanedGuest"); count != 3 {

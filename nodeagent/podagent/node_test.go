@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -59,6 +60,14 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
+// VerifyStep implements podagent.Trust.
+func (n *node) VerifyStep(payload, signature []byte) error {
+	if !ed25519.Verify(n.public, payload, signature) {
+		return errors.New("the signature is another's")
+	}
+	return nil
+}
+
 func (n *node) path(parts ...string) string {
 	return filepath.Join(append([]string{n.dir}, parts...)...)
 }
@@ -101,8 +110,8 @@ func (n *node) agent(change ...func(*podagent.Config)) (agent *podagent.Agent, s
 	n.Helper()
 	config := podagent.Config{
 		Node: nodeName, KubeletDir: n.path("kubelet"), StateDir: n.path("state"), ProcDir: n.path("proc"), Client: n.client, Events: n.events,
-		Verify: func(payload, signature []byte) bool { return ed25519.Verify(n.public, payload, signature) },
-		Open:   n.open, Settle: 20 * time.Millisecond, Leave: 50 * time.Millisecond, Sweep: 50 * time.Millisecond,
+		Trust: func() (podagent.Trust, error) { return n, nil },
+		Open:  n.open, Settle: 20 * time.Millisecond, Quiet: 50 * time.Millisecond, Leave: 50 * time.Millisecond, Sweep: 50 * time.Millisecond,
 	}
 	for _, change := range change {
 		change(&config)
@@ -235,7 +244,7 @@ func (n *node) pod(v vm, step podapi.Step, change ...func(*corev1.Pod)) {
 	_, annotations, content := v.step(n, step)
 	n.secret(v, content)
 	n.write("", "kubelet", "pods", v.uid, "volumes/kubernetes.io~empty-dir/gitvirt-runtime/lives")
-	n.process(v.id(), "pause", "/pause")
+	n.process(v.id(), "gitvirt-launcher", "gitvirt-launcher")
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "virt-launcher-" + v.name, Namespace: "shop", UID: v.id(), Annotations: annotations,
@@ -346,16 +355,16 @@ func (n *node) noted(text string) int {
 
 // guest is a Pod's libvirt with a guest that boots at once. It carries steps out as nodeagent.Agent does, by their precondition.
 type guest struct {
-	mu       sync.Mutex
-	changed  chan struct{} // closed and made anew at each change
-	sight    nodeagent.Sight
-	steps    []string
-	runs     int
-	fail     []error       // what the next steps fail with
-	block    chan struct{} // steps wait for it
-	began    int
-	agentUp  bool // whether the guest agent answers
-	whenStep func()
+	mu      sync.Mutex
+	changed chan struct{} // closed and made anew at each change
+	sight   nodeagent.PodState
+	steps   []string
+	runs    int
+	fail    []error       // what the next steps fail with
+	block   chan struct{} // steps wait for it
+	began   int
+	agentUp bool     // whether the guest agent answers
+	others  []string // domains that are not the Pod's
 }
 
 func (g *guest) change(change func()) {
@@ -366,7 +375,7 @@ func (g *guest) change(change func()) {
 	g.changed = make(chan struct{})
 }
 
-func (g *guest) look() (nodeagent.Sight, chan struct{}) {
+func (g *guest) look() (nodeagent.PodState, chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.sight, g.changed
@@ -376,15 +385,14 @@ func (g *guest) look() (nodeagent.Sight, chan struct{}) {
 func (g *guest) domain(change func(*api.Domain)) {
 	g.change(func() {
 		domain := &api.Domain{}
-		if len(g.sight.Domains) > 0 {
-			before := g.sight.Domains[0]
+		if before := g.sight.Domain; before != nil {
 			domain = &api.Domain{
 				Address: before.Address, Name: before.Name, State: before.State, Hash: before.Hash, Addresses: before.Addresses,
 				Fingerprint: before.Fingerprint, Ready: before.Ready, ReadyReason: before.ReadyReason,
 			}
 		}
 		change(domain)
-		g.sight.Domains = []*api.Domain{domain}
+		g.sight.Domain = domain
 	})
 }
 
@@ -396,7 +404,7 @@ func (g *guest) executed() []string {
 
 func (g *guest) Run(ctx context.Context) { <-ctx.Done() }
 
-func (g *guest) Follow(ctx context.Context, tell func(nodeagent.Sight)) {
+func (g *guest) Watch(ctx context.Context, tell func(nodeagent.PodState)) {
 	for {
 		sight, changed := g.look()
 		tell(sight)
@@ -412,14 +420,11 @@ func (g *guest) Execute(ctx context.Context, request *api.ExecuteRequest, progre
 	progress("beginning")
 	g.mu.Lock()
 	g.began++
-	block, whenStep := g.block, g.whenStep
+	block := g.block
 	g.mu.Unlock()
-	if whenStep != nil {
-		whenStep()
-	}
 	fingerprint := ""
-	if sight, _ := g.look(); len(sight.Domains) > 0 {
-		fingerprint = sight.Domains[0].GetFingerprint()
+	if sight, _ := g.look(); sight.Domain != nil {
+		fingerprint = sight.Domain.GetFingerprint()
 	}
 	if request.GetPrecondition() != fingerprint {
 		return "", nodeagent.ErrStale
@@ -494,4 +499,11 @@ func (n *node) endPod(uid types.UID) {
 			n.Fatal(err)
 		}
 	}
+}
+
+// Strangers tells which domains there are beside the Pod's own.
+func (g *guest) Strangers(context.Context) ([]string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.others, nil
 }

@@ -5,17 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gitvirt/gitvirt/launcher/protocol"
-	"github.com/gitvirt/gitvirt/nodeagent"
-	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 )
 
 // The kinds of what belongs to no Pod.
@@ -35,9 +31,6 @@ type orphans struct {
 
 	mu    sync.Mutex
 	found map[orphan]bool
-	// leases are those that Pods of this node hold that the API server does not know any more; of the goroutine of run.
-	leases []heldLease
-	listed bool
 }
 
 // orphan is one of them.
@@ -58,11 +51,6 @@ func (o orphan) text() string {
 	default:
 		return fmt.Sprintf("domain %s is in the libvirt of Pod %s and is not the Pod's", o.name, o.uid)
 	}
-}
-
-type heldLease struct {
-	namespace, name, holder string
-	uid                     types.UID
 }
 
 func newOrphans(a *Agent) *orphans { return &orphans{agent: a, found: map[orphan]bool{}} }
@@ -107,8 +95,8 @@ func (o *orphans) sweep(ctx context.Context) {
 		return
 	}
 	o.settle(func(kind string) bool { return kind != orphanDomain }, now)
-	o.releaseLeases(ctx, alive)
-	o.removeStates(alive)
+	o.lookIntoPods(ctx)
+	o.clear(ctx, alive)
 }
 
 // settle takes what was found of some kinds for all that there is of them, and tells what is new.
@@ -135,18 +123,11 @@ func (o *orphans) node() *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: o.agent.config.Node, UID: types.UID(o.agent.config.Node)}
 }
 
-// inPod takes what a Pod's libvirt has beside the Pod's own domain; a nil sight is nothing.
-func (o *orphans) inPod(uid types.UID, address string, sight *nodeagent.Sight) {
+// inPod takes what a Pod's libvirt has beside the Pod's own domain.
+func (o *orphans) inPod(uid types.UID, names []string) {
 	now := map[orphan]bool{}
-	if sight != nil {
-		for _, domain := range sight.Domains {
-			if domain.GetAddress() != address {
-				now[orphan{kind: orphanDomain, uid: uid, name: domain.GetName()}] = true
-			}
-		}
-		for _, domain := range sight.Foreign {
-			now[orphan{kind: orphanDomain, uid: uid, name: domain.GetName()}] = true
-		}
+	for _, name := range names {
+		now[orphan{kind: orphanDomain, uid: uid, name: name}] = true
 	}
 	o.mu.Lock()
 	for known := range o.found {
@@ -156,6 +137,27 @@ func (o *orphans) inPod(uid types.UID, address string, sight *nodeagent.Sight) {
 	}
 	o.mu.Unlock()
 	o.settle(func(kind string) bool { return kind == orphanDomain }, now)
+}
+
+// stranger is a Guest that tells which domains its Pod's libvirt has that are not the Pod's.
+type stranger interface {
+	Strangers(ctx context.Context) (names []string, err error)
+}
+
+// lookIntoPods asks each Pod's libvirt for domains that are not the Pod's.
+func (o *orphans) lookIntoPods(ctx context.Context) {
+	for _, w := range o.agent.all() {
+		guest, ok := w.known().ready.guest.(stranger)
+		if !ok {
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+		names, err := guest.Strangers(limited)
+		cancel()
+		if err == nil { // a libvirt that does not answer is asked again the next time
+			o.inPod(w.place.UID, names)
+		}
+	}
 }
 
 // counts returns how many there are, by kind.
@@ -195,57 +197,9 @@ func (a *Agent) unseen(alive map[types.UID]bool) string {
 	return ""
 }
 
-// releaseLeases gives up the Leases of Pods that went while no agent looked, as soon as nothing of them runs any more. From then on
-// each worker looks after its own.
-func (o *orphans) releaseLeases(ctx context.Context, alive map[types.UID]bool) {
-	if !o.listed {
-		if err := o.listLeases(ctx); err != nil {
-			if ctx.Err() == nil {
-				o.agent.config.Logger.Warn("cannot look for Leases of Pods that are gone", "error", err)
-			}
-			return
-		}
-		o.listed = true
-	}
-	var left []heldLease
-	for _, lease := range o.leases {
-		if alive[lease.uid] {
-			left = append(left, lease)
-			continue
-		}
-		if err := o.agent.releaseLease(ctx, lease.namespace, lease.name, lease.holder); err != nil {
-			left = append(left, lease)
-			o.agent.config.Logger.Warn("cannot give up the Lease of a Pod that is gone", "namespace", lease.namespace, "name", lease.name, "error", err)
-			continue
-		}
-		o.agent.config.Logger.Info("gave up the Lease of a Pod that is gone", "namespace", lease.namespace, "name", lease.name)
-	}
-	o.leases = left
-}
-
-// listLeases finds the Leases that Pods of this node hold that nobody looks after.
-func (o *orphans) listLeases(ctx context.Context) error {
-	all, err := o.agent.config.Client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		LabelSelector: podapi.LabelManagedBy + "=" + podapi.ManagedBy,
-	})
-	if err != nil {
-		return err
-	}
-	for i := range all.Items {
-		lease := &all.Items[i]
-		if lease.Spec.HolderIdentity == nil {
-			continue
-		}
-		node, uid, ok := strings.Cut(*lease.Spec.HolderIdentity, "/")
-		if known := o.agent.worker(types.UID(uid)); ok && node == o.agent.config.Node && known == nil {
-			o.leases = append(o.leases, heldLease{namespace: lease.Namespace, name: lease.Name, holder: *lease.Spec.HolderIdentity, uid: types.UID(uid)})
-		}
-	}
-	return nil
-}
-
-// removeStates removes what was kept of Pods that went while no agent looked.
-func (o *orphans) removeStates(alive map[types.UID]bool) {
+// clear gives up the Leases of Pods that went while no agent looked, and removes what was kept of them, as soon as nothing of them runs
+// any more. Their workers do so for all others.
+func (o *orphans) clear(ctx context.Context, alive map[types.UID]bool) {
 	dir := filepath.Join(o.agent.config.StateDir, "pods")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -253,10 +207,16 @@ func (o *orphans) removeStates(alive map[types.UID]bool) {
 		return
 	}
 	for _, entry := range entries {
-		if uid := types.UID(entry.Name()); !alive[uid] && o.agent.worker(uid) == nil {
-			if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
-				o.agent.config.Logger.Warn("cannot remove what was kept of a Pod that is gone", "error", err)
-			}
+		uid := types.UID(entry.Name())
+		if alive[uid] || o.agent.worker(uid) != nil {
+			continue
+		}
+		err := o.agent.releaseNoted(ctx, uid)
+		if err == nil {
+			err = os.RemoveAll(filepath.Join(dir, entry.Name()))
+		}
+		if err != nil && ctx.Err() == nil {
+			o.agent.config.Logger.Warn("cannot clear up after a Pod that is gone", "uid", uid, "error", err)
 		}
 	}
 }

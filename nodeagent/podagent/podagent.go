@@ -26,17 +26,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
-// Guest is the agent of one Pod; *nodeagent.Agent is one.
+// Guest is the agent of one Pod; *nodeagent.PodAgent is one.
 type Guest interface {
 	// Run follows the Pod's libvirt until ctx ends.
 	Run(ctx context.Context)
-	// Follow tells what lives in the Pod, at once and after each change, until ctx ends.
-	Follow(ctx context.Context, tell func(nodeagent.Sight))
+	// Watch tells what is known of the guest, at once and at every change, until ctx ends.
+	Watch(ctx context.Context, tell func(nodeagent.PodState))
 	Execute(ctx context.Context, request *api.ExecuteRequest, progress func(string)) (fingerprint string, err error)
 	Await(ctx context.Context, request *api.AwaitRequest) (found string, err error)
 }
@@ -47,19 +49,25 @@ type Pod struct {
 	UID             types.UID
 	// Dir is the kubelet's folder of the Pod, StateDir one of the agent's own that lives as long as the Pod.
 	Dir, StateDir string
+	// PID is that of the Pod's launcher, IP the Pod's address; "" for none.
+	PID int
+	IP  string
+	// Networks is what Multus tells of the Pod's interfaces (networks.AttachedLinks); VHost says that the Pod was given /dev/vhost-net.
+	Networks string
+	VHost    bool
+	// Address is the machine's, Object the machine as it is wanted when the Pod's agent is opened.
+	Address schemas.Address
+	Object  *kubevirtv1.VirtualMachine
 }
 
-// The folders of a Pod's volumes (apply/kubernetes/pods names the volumes).
+// launcherProgram is the launcher's executable, and computeContainer the container that it is in (apply/kubernetes/pods).
 const (
-	runtimeVolume = "volumes/kubernetes.io~empty-dir/gitvirt-runtime"
-	secretVolume  = "volumes/kubernetes.io~secret/gitvirt-secret"
+	launcherProgram  = "gitvirt-launcher"
+	computeContainer = "compute"
 )
 
-// computeContainer is the one that has the launcher.
-const computeContainer = "compute"
-
-// Runtime is the folder that the agent shares with the launcher of the Pod (launcher/protocol).
-func (p *Pod) Runtime() string { return filepath.Join(p.Dir, runtimeVolume) }
+// secretVolume is the folder of the machine's Secret in that of the Pod.
+const secretVolume = "volumes/kubernetes.io~secret/gitvirt-secret"
 
 // Config is what an Agent needs to know. All without a default is required.
 type Config struct {
@@ -72,10 +80,9 @@ type Config struct {
 	// ProcDir is where the processes of the node are seen; "" means /proc.
 	ProcDir string
 	Client  kubernetes.Interface
-	// Verify tells whether the controller signed a payload.
-	Verify func(payload, signature []byte) bool
-	// Open returns the agent of a Pod whose launcher runs, and what lets go of it. The error os.ErrNotExist means that the launcher's
-	// daemon does not listen yet.
+	// Trust has the keys by which the controller signs (identity.Trust); they may change. The error says why it is not known yet.
+	Trust func() (Trust, error)
+	// Open returns the agent of a Pod whose launcher runs, and what lets go of it once Run has returned.
 	Open func(ctx context.Context, pod Pod) (guest Guest, closeGuest func(), err error)
 	// Events is told what people should know; nil means nobody is.
 	Events record.EventRecorder
@@ -84,12 +91,20 @@ type Config struct {
 	Steps int
 	// Settle is how long news of a Pod is gathered until it is written; 0 means 150 ms.
 	Settle time.Duration
+	// Quiet is how long a Pod may wait for something before people are told; 0 means 10 s.
+	Quiet time.Duration
 	// Leave is how long steps may go on when the agent stops; 0 means 5 s.
 	Leave time.Duration
 	// Sweep is how often guests are looked for that belong to no Pod; 0 means a minute.
 	Sweep time.Duration
 	// Live is told what can be done for running guests on this node, when that is known; nil means nobody is.
 	Live func(live []string)
+}
+
+// Trust knows the controller's signatures; *identity.Trust is one.
+type Trust interface {
+	// VerifyStep checks the signature under a step.
+	VerifyStep(payload, signature []byte) error
 }
 
 // Agent looks after the Pods of a node.
@@ -109,13 +124,14 @@ type Agent struct {
 
 // New returns an agent. Run makes it work.
 func New(config Config) (*Agent, error) {
-	if config.Node == "" || config.StateDir == "" || config.Client == nil || config.Verify == nil || config.Open == nil {
+	if config.Node == "" || config.StateDir == "" || config.Client == nil || config.Trust == nil || config.Open == nil {
 		return nil, errors.New("an agent of Pods needs a node name, a state directory, a client, the controller's key and libvirt")
 	}
 	setDefault(&config.KubeletDir, "/var/lib/kubelet")
 	setDefault(&config.ProcDir, "/proc")
 	setDefault(&config.Steps, 16)
 	setDefault(&config.Settle, 150*time.Millisecond)
+	setDefault(&config.Quiet, 10*time.Second)
 	setDefault(&config.Leave, 5*time.Second)
 	setDefault(&config.Sweep, time.Minute)
 	if config.Logger == nil {

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/gitvirt/gitvirt/launcher/protocol"
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/podagent"
@@ -147,7 +146,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	g.block = make(chan struct{})
 	_, stop := n.agent()
 	n.pod(web, createOn)
-	n.eventually("it has begun", func() (bool, any) { sight, _ := g.look(); return len(sight.Domains) == 1, sight })
+	n.eventually("it has begun", func() (bool, any) { sight, _ := g.look(); return sight.Domain != nil, sight })
 	stop()
 	if observed, _ := n.says(web); observed.Step != "" {
 		t.Errorf("an interrupted step is told: %+v", observed)
@@ -174,7 +173,7 @@ func TestLeavesInPeace(t *testing.T) {
 	g.block = make(chan struct{})
 	_, stop := n.agent(func(c *podagent.Config) { c.Leave = time.Minute })
 	n.pod(web, createOn)
-	n.eventually("it has begun", func() (bool, any) { sight, _ := g.look(); return len(sight.Domains) == 1, sight })
+	n.eventually("it has begun", func() (bool, any) { sight, _ := g.look(); return sight.Domain != nil, sight })
 	time.AfterFunc(50*time.Millisecond, func() { close(g.block) })
 	stop()
 	n.ready(web, "1")
@@ -294,30 +293,25 @@ func TestReadinessProbe(t *testing.T) {
 	})
 }
 
-// A restart in the Pod keeps the Pod while the guest is off, and lets it go when the guest runs; so does an agent that finds the Pod
-// kept with a guest that runs.
+// A guest that was restarted is waited for anew.
 func TestRestartInThePod(t *testing.T) {
 	n := newNode(t)
-	dir := n.path("kubelet", "pods", webUID, "volumes/kubernetes.io~empty-dir/gitvirt-runtime")
-	_, stop := n.agent()
-	n.pod(web, createOn)
+	asks := web
+	asks.annotations = "{gitvirt.io/ready: agent}"
+	n.agent()
+	g := n.guest(webUID)
+	g.agentUp = true
+	n.pod(asks, createOn)
 	n.ready(web, "1")
 	observed, _ := n.says(web)
-	g := n.guest(webUID)
-	var held atomic.Bool
-	g.change(func() { g.whenStep = func() { held.Store(protocol.Held(dir)) } })
-	_, annotations, _ := web.step(n, podapi.Step{ID: "2", Power: "cycle", Precondition: observed.Domain.GetFingerprint()})
+	g.change(func() { g.agentUp = false })
+	_, annotations, _ := asks.step(n, podapi.Step{ID: "2", Power: "cycle", Precondition: observed.Domain.GetFingerprint()})
 	n.update(web, func(p *corev1.Pod) { p.Annotations = annotations })
+	n.told(web, "it is not ready after the restart", func(o podapi.Observed, c corev1.PodCondition) bool {
+		return o.Step == "2" && o.Outcome == podapi.Done && c.Reason == "GuestNotReady"
+	})
+	g.change(func() { g.agentUp = true })
 	n.ready(web, "2")
-	if !held.Load() || protocol.Held(dir) {
-		t.Errorf("held while it was restarted: %t, and afterwards: %t", held.Load(), protocol.Held(dir))
-	}
-	stop()
-	if err := protocol.Hold(dir); err != nil {
-		t.Fatal(err)
-	}
-	n.agent()
-	n.eventually("the Pod may end again", func() (bool, any) { return !protocol.Held(dir), nil })
 }
 
 // A Pod on its way out gets no step, and nothing is written on it.

@@ -110,6 +110,20 @@ func (p processes) of(uid types.UID) (int, error) {
 	return count, nil
 }
 
+// launcher returns the PID of a Pod's launcher.
+func (p processes) launcher(uid types.UID) (int, error) {
+	all, err := p.list()
+	if err != nil {
+		return 0, err
+	}
+	for i := range all {
+		if all[i].pod == uid && all[i].program == launcherProgram {
+			return all[i].pid, nil
+		}
+	}
+	return 0, fmt.Errorf("%s shows no %s of the Pod; the agent's own Pod needs hostPID: true", p.dir, launcherProgram)
+}
+
 // isQEMU tells whether a process is a guest.
 func (p *process) isQEMU() bool { return strings.HasPrefix(p.program, "qemu-system-") }
 

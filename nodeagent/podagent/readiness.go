@@ -2,7 +2,6 @@ package podagent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -65,11 +64,7 @@ func (r *readiness) asks() bool {
 }
 
 // readinessOf reads when a machine counts as ready.
-func readinessOf(vm *api.VM) (readiness, error) {
-	object := &kubevirtv1.VirtualMachine{}
-	if err := json.Unmarshal(vm.GetObject(), object); err != nil || object.Spec.Template == nil {
-		return readiness{}, errors.New("the machine in the Secret cannot be read")
-	}
+func readinessOf(object *kubevirtv1.VirtualMachine) (readiness, error) {
 	out := readiness{probe: object.Spec.Template.Spec.ReadinessProbe != nil}
 	if text := object.Annotations[schemas.AnnotationReady]; text != "" {
 		want, err := schemas.ParseReady(text)
@@ -155,7 +150,7 @@ func (s *state) condition() corev1.PodCondition {
 	}
 	var domain *api.Domain
 	if s.sight != nil {
-		domain = find(s.sight, s.step.Address)
+		domain = s.sight.Domain
 	}
 	switch {
 	case s.ended:

@@ -59,7 +59,7 @@ func (s *Server) ReadConsole(ctx context.Context, request *api.ReadConsoleReques
 // ReadDomain returns the definition of a domain.
 func (s *Server) ReadDomain(ctx context.Context, request *api.ReadDomainRequest) (*api.ReadDomainResponse, error) {
 	found, err := s.find(func(known *state) bool {
-		return known.sight != nil && find(known.sight, known.step.Address).GetName() == request.GetName()
+		return known.sight != nil && known.sight.Domain.GetName() == request.GetName()
 	}, request.GetName())
 	if err != nil {
 		return nil, err

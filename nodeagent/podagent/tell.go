@@ -21,8 +21,6 @@ const FieldManager = "gitvirt-agent"
 const (
 	// holdBack is how long the changes of a step that is being carried out are kept to ourselves: most end before, and are told in one.
 	holdBack = 10 * time.Second
-	// waitQuietly is how long is waited for something before people are told.
-	waitQuietly = 10 * time.Second
 	// writeLimit bounds one write, firstRewrite and lastRewrite the waits after one that failed.
 	writeLimit   = 5 * time.Second
 	firstRewrite = 250 * time.Millisecond
@@ -91,7 +89,7 @@ func (w *worker) publish(ctx context.Context) (later time.Duration, err error) {
 	if gone || pod.DeletionTimestamp != nil || known.step == nil {
 		return 0, nil // a Pod that is on its way out is ready for nobody
 	}
-	want, later, err := known.compose(w.agent.config.Node, conditionOf(pod), time.Now())
+	want, later, err := known.compose(&w.agent.config, conditionOf(pod), time.Now())
 	if err != nil {
 		w.log.Warn("cannot tell of the guest", "error", err)
 		return 0, nil
@@ -127,7 +125,7 @@ func (w *worker) publish(ctx context.Context) (later time.Duration, err error) {
 }
 
 // compose says what the Pod should say; nil for nothing yet. before is the condition that it has.
-func (s *state) compose(node string, before *corev1.PodCondition, now time.Time) (want *told, later time.Duration, err error) {
+func (s *state) compose(config *Config, before *corev1.PodCondition, now time.Time) (want *told, later time.Duration, err error) {
 	quiet := time.Duration(0)
 	switch {
 	case s.ended && before == nil:
@@ -135,7 +133,7 @@ func (s *state) compose(node string, before *corev1.PodCondition, now time.Time)
 	case !s.since.IsZero():
 		quiet = holdBack - now.Sub(s.since)
 	case s.waiting != "":
-		quiet = waitQuietly - now.Sub(s.waitingSince)
+		quiet = config.Quiet - now.Sub(s.waitingSince)
 	case s.sight == nil && !s.ended:
 		return nil, 0, nil
 	}
@@ -146,11 +144,11 @@ func (s *state) compose(node string, before *corev1.PodCondition, now time.Time)
 	if quiet > 0 && !urgent {
 		return nil, quiet, nil
 	}
-	observed := podapi.Observed{Step: s.done, Outcome: s.outcome, Message: s.message, Node: node}
+	observed := podapi.Observed{Step: s.done, Outcome: s.outcome, Message: s.message, Node: config.Node}
 	if s.sight != nil {
 		observed.Live = s.sight.Live
-		if domain := find(s.sight, s.step.Address); domain != nil {
-			observed.Domain = podapi.Trim(domain, s.step.Hash)
+		if s.sight.Domain != nil {
+			observed.Domain = podapi.Trim(s.sight.Domain, s.step.Hash)
 		}
 	}
 	out.observed, err = observed.Encode()

@@ -2,6 +2,7 @@ package podagent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -12,11 +13,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	kubevirtv1 "kubevirt.io/api/core/v1"
 
-	"github.com/gitvirt/gitvirt/launcher/protocol"
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // worker looks after one Pod. Its goroutines: the one of run does things, the teller writes on the Pod, and while the guest's agent is
@@ -47,8 +49,9 @@ type job struct {
 	// annotations are what the step was read from, "" before there is one.
 	annotations string
 	step        *podapi.Step
-	vm          *api.VM // nil until the Secret has the step's content
-	claims      bool    // whether the guest writes to claims
+	vm          *api.VM // nil until the Secret has the step's content, as object is
+	object      *kubevirtv1.VirtualMachine
+	claims      bool // whether the guest writes to claims
 	// retryAt is when a step that failed is tried again, delay how long the last wait was.
 	retryAt time.Time
 	delay   time.Duration
@@ -69,7 +72,7 @@ type state struct {
 	outcome podapi.Outcome
 	message string
 	// sight is what the Pod's libvirt has; nil until it was seen.
-	sight *nodeagent.Sight
+	sight *nodeagent.PodState
 	// since is when the step began that is being carried out; zero while none is.
 	since time.Time
 	// waiting says what is being waited for, from when on.
@@ -207,7 +210,7 @@ func (w *worker) advance(ctx, life context.Context) next {
 		return w.end(ctx, gone)
 	}
 	if !verified {
-		return whenever()
+		return soon(lastWait) // the keys may change
 	}
 	if err := w.content(); err != nil {
 		w.wait("the Secret's content", err)
@@ -260,16 +263,22 @@ func (w *worker) wait(what string, why error) {
 // read takes the step from the Pod, and tells whether there is one that the controller signed.
 func (w *worker) read(pod *corev1.Pod) bool {
 	text := pod.Annotations[podapi.AnnotationStep] + "\x00" + pod.Annotations[podapi.AnnotationSignature] + "\x00" + pod.Annotations[podapi.AnnotationRecord]
-	switch text {
-	case w.job.annotations:
+	if text == w.job.annotations {
 		return true
-	case w.refused:
+	}
+	trust, err := w.agent.config.Trust()
+	if err != nil {
+		w.log.Warn("no Pod can be verified", "error", err)
 		return false
 	}
-	step, record, err := podapi.Read(pod.Namespace, pod.Name, pod.Annotations, w.agent.config.Verify)
+	verify := func(payload, signature []byte) bool { return trust.VerifyStep(payload, signature) == nil }
+	step, record, err := podapi.Read(pod.Namespace, pod.Name, pod.Annotations, verify)
 	var claims bool
 	if err == nil {
 		claims, err = writesClaims(record)
+	}
+	if err != nil && w.refused == text {
+		return false
 	}
 	if err != nil {
 		w.refused = text
@@ -301,11 +310,15 @@ func (w *worker) content() error {
 	if err != nil {
 		return err
 	}
-	ready, err := readinessOf(vm)
+	object := &kubevirtv1.VirtualMachine{}
+	if err := json.Unmarshal(vm.GetObject(), object); err != nil || object.Spec.Template == nil {
+		return errors.New("the machine in it cannot be read") // what cannot be read may be quoted in the error
+	}
+	ready, err := readinessOf(object)
 	if err != nil {
 		return err
 	}
-	w.job.vm = vm
+	w.job.vm, w.job.object = vm, object
 	w.note(func(s *state) { s.ready.take(ready) })
 	return nil
 }
@@ -318,10 +331,11 @@ func (w *worker) enter(ctx context.Context) error {
 	if err := os.MkdirAll(w.place.StateDir, 0o700); err != nil {
 		return err
 	}
-	guest, closeGuest, err := w.agent.config.Open(ctx, w.place)
-	if errors.Is(err, os.ErrNotExist) {
-		return errors.New("it does not listen yet")
+	place, err := w.locate()
+	if err != nil {
+		return err
 	}
+	guest, closeGuest, err := w.agent.config.Open(ctx, place)
 	if err != nil {
 		return err
 	}
@@ -329,7 +343,7 @@ func (w *worker) enter(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var followers sync.WaitGroup
 	followers.Go(func() { guest.Run(life) })
-	followers.Go(func() { guest.Follow(life, w.look) })
+	followers.Go(func() { guest.Watch(life, w.look) })
 	followers.Go(func() { w.follow(life, guest) })
 	w.open = &opened{guest: guest, close: func() {
 		end()
@@ -340,6 +354,22 @@ func (w *worker) enter(ctx context.Context) error {
 	w.state.ready.guest = guest
 	w.mu.Unlock()
 	return nil
+}
+
+// locate finds what is needed to open the agent of the Pod.
+func (w *worker) locate() (Pod, error) {
+	place := w.place
+	var err error
+	if place.Address, err = schemas.ParseAddress(w.job.step.Address); err != nil {
+		return place, err
+	}
+	if place.PID, err = w.agent.processes.launcher(place.UID); err != nil {
+		return place, err
+	}
+	pod, _ := w.current()
+	place.Object, place.IP, place.Networks = w.job.object, pod.Status.PodIP, pod.Annotations[annotationNetworks]
+	place.VHost = len(pod.Spec.Containers) > 0
+	return place, nil
 }
 
 // shut lets go of the Pod; what is in it goes on.
@@ -354,21 +384,16 @@ func (w *worker) shut() {
 }
 
 // look takes what the Pod's libvirt has.
-func (w *worker) look(sight nodeagent.Sight) {
+func (w *worker) look(sight nodeagent.PodState) {
 	if sight.Unknown != "" {
 		return // the guest goes on while libvirt does not answer: what was seen last holds
 	}
 	w.note(func(s *state) {
 		s.sight = &sight
-		if s.step != nil {
-			s.ready.run(active(find(&sight, s.step.Address)))
-		}
+		s.ready.run(active(sight.Domain))
 	})
 	if len(sight.Live) > 0 {
 		w.agent.config.Live(sight.Live)
-	}
-	if s := w.known().step; s != nil {
-		w.agent.orphans.inPod(w.place.UID, s.Address, &sight)
 	}
 	nudge(w.wake)
 }
@@ -379,16 +404,7 @@ func (w *worker) domain() (domain *api.Domain, seen bool) {
 	if known.sight == nil {
 		return nil, false
 	}
-	return find(known.sight, w.job.step.Address), true
-}
-
-func find(sight *nodeagent.Sight, address string) *api.Domain {
-	for _, domain := range sight.Domains {
-		if domain.GetAddress() == address {
-			return domain
-		}
-	}
-	return nil
+	return known.sight.Domain, true
 }
 
 // active tells whether a guest runs.
@@ -416,21 +432,11 @@ func (w *worker) end(ctx context.Context, gone bool) next {
 	if !gone {
 		return whenever()
 	}
-	w.agent.orphans.inPod(w.place.UID, "", nil)
+	w.agent.orphans.inPod(w.place.UID, nil)
 	if err := os.RemoveAll(w.place.StateDir); err != nil {
 		w.log.Warn("cannot remove what was kept of the Pod", "error", err)
 	}
 	return next{over: true}
-}
-
-// settleHold lets the Pod end with its guest again, when that runs: whoever restarted it may have died in between.
-func (w *worker) settleHold(domain *api.Domain) {
-	dir := w.place.Runtime()
-	if active(domain) && protocol.Held(dir) {
-		if err := protocol.Release(dir); err != nil {
-			w.log.Warn("cannot let the Pod end with its guest", "error", err)
-		}
-	}
 }
 
 // reference names a Pod in what is told to people.
