@@ -61,6 +61,9 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 		b.takeovers(have.Domains)
 		b.merge(want, have.Domains)
 		b.order()
+		if b.pods != nil {
+			b.objects()
+		}
 	}
 	if err := b.narrow(options.Selection, have); err != nil {
 		return nil, err

@@ -40,6 +40,9 @@ func (p *Plan) identify() error {
 		if step.VM != nil {
 			content = append(append(content, 0), step.VM.Hash...)
 		}
+		if step.Object != nil {
+			content = append(append(content, "\x00object "...), step.Object.Hash...)
+		}
 		if step.recurs() {
 			content = append(append(content, 0), p.Revision...)
 		}

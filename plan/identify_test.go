@@ -26,7 +26,7 @@ func TestEverythingThatAStepDoesIsInItsID(t *testing.T) {
 		reflect.TypeFor[schemas.Address](): schemas.Address{Name: "a"}, reflect.TypeFor[*schemas.Address](): &schemas.Address{},
 		reflect.TypeFor[[]Change](): change, reflect.TypeFor[[]string](): []string{"a"}, reflect.TypeFor[*Pending](): &Pending{},
 		reflect.TypeFor[[]Wait](): []Wait{{For: WaitWindow}}, reflect.TypeFor[[]Dependency](): []Dependency{{}},
-		reflect.TypeFor[schemas.Ready](): schemas.Ready{Port: 1}, reflect.TypeFor[*Approved](): &Approved{By: "a"}, reflect.TypeFor[*schemas.VM](): &schemas.VM{Hash: "a"}, reflect.TypeFor[*Pod](): &Pod{Name: "a"},
+		reflect.TypeFor[schemas.Ready](): schemas.Ready{Port: 1}, reflect.TypeFor[*Approved](): &Approved{By: "a"}, reflect.TypeFor[*schemas.VM](): &schemas.VM{Hash: "a"}, reflect.TypeFor[*Pod](): &Pod{Name: "a"}, reflect.TypeFor[*schemas.Object](): &schemas.Object{Hash: "a"},
 	}
 	ids := map[string]string{id(Step{}): "nothing"}
 	fields := reflect.TypeFor[Step]()

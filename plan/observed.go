@@ -40,6 +40,8 @@ type Observed struct {
 	Domains []*Domain `json:"domains"`
 	// Foreign are the domains of others, ordered by name.
 	Foreign []Foreign `json:"foreign,omitempty"`
+	// Objects are what a cluster got as it is in git, ordered by address.
+	Objects []*Object `json:"objects,omitempty"`
 	// Live is what the host can do for running guests.
 	Live LiveSet `json:"live,omitempty"`
 }

@@ -204,6 +204,8 @@ type Step struct {
 	// VM is what git wants; nil for a destroy. It holds sensitive values and never leaves the process in a
 	// rendering.
 	VM *schemas.VM `json:"-"`
+	// Object is what a cluster gets as it is; nil for machines, and for a destroy.
+	Object *schemas.Object `json:"-"`
 }
 
 // Held is an object that nothing is done about, with the reason.

@@ -18,6 +18,8 @@ type Desired struct {
 	Broken []Broken
 	// Paused are the sets (spec.paused) whose machines are left as they are, ordered by Address.Compare.
 	Paused []Broken
+	// Objects are what a cluster gets as it is, ordered by Address.Compare; nothing where the Fleet's platform is a host.
+	Objects []*Object
 	// Opaque lists the files that may ask for more than could be read.
 	Opaque []string
 	// Diagnostics are those of all files and those that show between files, sorted.
@@ -51,6 +53,7 @@ func Assemble(files []*File, options ...Option) *Desired {
 	a.checkShared()
 	a.checkServices()
 	a.checkSettings()
+	a.passedOn()
 	return a.finish()
 }
 

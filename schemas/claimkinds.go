@@ -54,6 +54,7 @@ func readPersistentVolumeClaim(d *document, h *header) {
 		c.fail(at("spec", "resources", "requests"), "no size", "write resources.requests.storage, such as 10Gi")
 	}
 	d.keep(h, out)
+	d.pass(h, manifest)
 }
 
 // storage reads what is asked of the storage at path.

@@ -41,6 +41,8 @@ type object struct {
 	// value is a Content (Secret, ConfigMap), *instancetype, *preference, *claimSource, *volumeSource, *service or
 	// *attachment.
 	value any
+	// passed is the object for a cluster that gets it as it is; nil for others.
+	passed *Object
 }
 
 // Broken is an object whose manifest has errors.

@@ -11,11 +11,12 @@ type service struct {
 	headless bool
 }
 
-// readService reads a Service. gitvirt forwards nothing by it; it is read so that its references can be checked.
+// readService reads a Service. A host forwards nothing by it: there it is read so that its references can be checked.
 func readService(d *document, h *header) {
 	manifest := &corev1.Service{}
 	d.decodeInto(manifest, h.kind)
 	d.keep(h, &service{selector: manifest.Spec.Selector, headless: manifest.Spec.ClusterIP == corev1.ClusterIPNone})
+	d.pass(h, manifest)
 }
 
 // networkManifest is a NetworkAttachmentDefinition as it is written.

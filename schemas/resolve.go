@@ -139,6 +139,9 @@ func (a *assembly) missed(e *entry, r *reference) bool {
 	if broken {
 		message, fix = fmt.Sprintf("the %s %s at %s has mistakes", kind, quoteValue(r.address.Name), position), "mend the "+kind
 	} else {
+		if a.inCluster(r) {
+			return true
+		}
 		fix = a.suggest(r.address)
 		if a.allowMissing {
 			severity = SeverityWarning

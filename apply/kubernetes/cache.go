@@ -18,6 +18,7 @@ import (
 	"github.com/gitvirt/gitvirt/launcher/protocol"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // Follow keeps Observed up to date until ctx ends.
@@ -52,7 +53,13 @@ func (p *Platform) Follow(ctx context.Context) {
 	})
 	for _, namespace := range namespaces {
 		factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0, ours, informers.WithNamespace(namespace))
-		follow(factory, factory.Core().V1().Pods().Informer(), stripPod, handler(p.sawPod, p.lostPod, touch))
+		core := factory.Core().V1()
+		follow(factory, core.Pods().Informer(), stripPod, handler(p.sawPod, p.lostPod, touch))
+		follow(factory, core.Services().Informer(), stripObject, handler(p.sawService, func(gone *corev1.Service) { p.lostObject(schemas.KindService, &gone.ObjectMeta) }, touch))
+		follow(factory, core.PersistentVolumeClaims().Informer(), stripObject,
+			handler(p.sawClaim, func(gone *corev1.PersistentVolumeClaim) {
+				p.lostObject(schemas.KindPersistentVolumeClaim, &gone.ObjectMeta)
+			}, touch))
 	}
 	nodes := informers.NewSharedInformerFactory(p.client, 0)
 	follow(nodes, nodes.Core().V1().Nodes().Informer(), stripNode, handler(p.sawNode, p.lostNode, touch))
@@ -117,6 +124,14 @@ func stripPod(object any) (any, error) {
 		}
 	}
 	return out, nil
+}
+
+// stripObject leaves out who manages which field of an object.
+func stripObject(object any) (any, error) {
+	if meta, ok := object.(metav1.Object); ok {
+		meta.SetManagedFields(nil)
+	}
+	return object, nil
 }
 
 // stripNode keeps of a node whether it answers, and whether it offers KVM.
@@ -269,6 +284,10 @@ func (p *Platform) picture() *plan.Observed {
 			}
 		}
 	}
+	for _, object := range p.objects {
+		observed.Objects = append(observed.Objects, object)
+	}
+	slices.SortFunc(observed.Objects, func(a, b *plan.Object) int { return a.Address.Compare(b.Address) })
 	slices.SortFunc(observed.Domains, func(a, b *plan.Domain) int { return a.Address.Compare(b.Address) })
 	for _, change := range slices.Sorted(maps.Keys(live)) {
 		if live[change] == told { // what every node can do

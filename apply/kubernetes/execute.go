@@ -41,6 +41,9 @@ func (p *Platform) Execute(ctx context.Context, target apply.Target, step plan.S
 		p: p, target: target, step: &step, progress: progress, options: p.options(target.Fleet, target.Revision),
 		namespace: step.Address.Namespace, name: pods.Name(step.Address),
 	}
+	if schemas.IsPassed(step.Address.Kind) {
+		return e.pass(ctx)
+	}
 	if err := e.check(); err != nil {
 		return err
 	}

@@ -63,6 +63,8 @@ type Platform struct {
 	guests map[string]*guest
 	// nodes are the nodes that do not answer, with what is said of them.
 	nodes map[string]string
+	// objects are what was applied as it is in git.
+	objects map[schemas.Address]*plan.Object
 	// accelerated are the nodes that offer KVM.
 	accelerated map[string]bool
 	// changes is closed and made anew whenever anything of the above changes.
@@ -92,7 +94,7 @@ func New(client kubernetes.Interface, config Config) (*Platform, error) {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &Platform{
-		client: client, config: config, guests: map[string]*guest{}, nodes: map[string]string{}, accelerated: map[string]bool{},
+		client: client, config: config, guests: map[string]*guest{}, nodes: map[string]string{}, accelerated: map[string]bool{}, objects: map[schemas.Address]*plan.Object{},
 		changes: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
 	p.observed.Store(&plan.Observed{Node: clusterName, Unknown: "the API server has not answered yet"})
