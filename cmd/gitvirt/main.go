@@ -111,7 +111,7 @@ interrupted before all was done.`,
 	root.AddCommand(
 		c.validateCommand(), c.renderCommand(), c.importCommand(), c.planCommand(), c.approveCommand(), c.applyCommand(), c.runCommand(),
 		c.historyCommand(), c.whyCommand(),
-		c.explainCommand(), c.schemaCommand(), c.createCommand(),
+		c.explainCommand(), c.schemaCommand(), c.createCommand(), c.exposeCommand(),
 		c.getCommand(), c.describeCommand(), c.eventsCommand(), c.disksCommand(), c.doctorCommand(), c.versionCommand(),
 	)
 	root.InitDefaultCompletionCmd()
