@@ -1,6 +1,7 @@
 package networks_test
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/gitvirt/gitvirt/nodeagent/networks"
 )
@@ -38,6 +40,14 @@ func TestBridge(t *testing.T) {
 		t.Errorf("the tap is %+v", tap)
 	}
 	guest := plug(t, pod, tap.Device, tap.MAC, tap.MTU)
+	servers := map[string]net.PacketConn{"udp4": nil, "udp6": nil}
+	for family, port := range map[string]string{"udp4": ":67", "udp6": ":547"} {
+		if err := node.do(func() (err error) { servers[family], err = net.ListenPacket(family, port); return err }); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = servers[family].Close() })
+	}
+	node.run("sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/cni0/forwarding") // so that it hears what routers hear
 	told(t, guest.lease(), map[string]string{
 		"ip": "10.9.0.5", "mask": "24", "router": "10.9.0.1", "dns": "10.96.0.10", "mtu": "1450", "hostname": "db",
 		"staticroutes": "0.0.0.0/0 10.9.0.1 198.51.100.0/24 10.9.0.77",
@@ -50,6 +60,23 @@ func TestBridge(t *testing.T) {
 	guest.await("an IPv6 route", func() bool { return strings.Contains(guest.run("ip", "-6", "route"), "default via fe80::1") })
 	guest.eventually("[2001:db8::1]:80", "fd00:9::5")
 	node.eventually("[fd00:9::5]:80", "fd00:9::1")
+
+	// Nothing of what was asked has left the Pod: it would have come before the connections.
+	for family, server := range servers {
+		raw, err := server.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = raw.Read(func(fd uintptr) bool {
+			if n, _, err := unix.Recvfrom(int(fd), make([]byte, 1500), unix.MSG_DONTWAIT); err == nil {
+				t.Errorf("the network hears %d bytes of DHCP over %s", n, family)
+			}
+			return true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	// Another agent finds it all.
 	stop()
@@ -104,7 +131,7 @@ func TestGatewayOutside(t *testing.T) {
 			node.ip(`link set cali0 address ee:ee:ee:ee:ee:ee
 				link set cali0 up
 				addr add 192.0.2.1/32 dev lo
-				-6 addr add 2001:db8::1/128 dev lo
+				-6 addr add 2001:db8::1/128 dev lo nodad
 				route add 10.1.2.3/32 dev cali0 src 192.0.2.1
 				-6 route add fd00:1::3/128 dev cali0 src 2001:db8::1`)
 			if row.node != "" {

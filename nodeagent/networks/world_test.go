@@ -22,7 +22,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	runtime.LockOSThread() // the first thread is nobody else's: it cannot end with a goroutine, and /proc/self is what it sees
+	goleak.VerifyTestMain(m)
+}
 
 // space is a network namespace of a test's own, with no name anywhere.
 type space struct {
@@ -291,7 +294,7 @@ func newNode(t *testing.T) *space {
 		-6 addr add fd00:9::1/64 dev cni0 nodad
 		link set cni0 up
 		addr add 192.0.2.1/32 dev lo
-		-6 addr add 2001:db8::1/128 dev lo`)
+		-6 addr add 2001:db8::1/128 dev lo nodad`)
 	return node
 }
 
