@@ -1,0 +1,248 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gitvirt/gitvirt/apply/kubernetes/pods"
+	"github.com/gitvirt/gitvirt/identity"
+	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/podapi"
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// agentNamespace is where the agent is tested.
+const agentNamespace = "agent-e2e"
+
+// agentRig is the agent of node-1, as a process of this machine, and the authority that it believes.
+type agentRig struct {
+	*testing.T
+	dir       string
+	authority *identity.Authority
+	log       *output
+	process   *exec.Cmd
+	audited   int64 // how long the audit log was at first, in bytes
+}
+
+func newAgentRig(t *testing.T) *agentRig {
+	authority, err := identity.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := authority.Trust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &agentRig{T: t, dir: t.TempDir(), authority: authority, log: &output{}}
+	for name, content := range map[string][]byte{"ca.crt": trust.Certificates(), "steps.pub": trust.StepKeys()} {
+		if err := os.WriteFile(filepath.Join(r.dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	audit, err := os.Stat(auditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.audited = audit.Size()
+	apply(t, &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: agentNamespace}})
+	t.Cleanup(func() {
+		_, _ = command(context.Background(), "delete", "namespace", agentNamespace, "--timeout=60s").CombinedOutput()
+	})
+	return r
+}
+
+// start starts the agent.
+func (r *agentRig) start() {
+	r.Helper()
+	r.process = exec.Command("../bin/gitvirt-agent", "--kubernetes", "--node=node-1", "--kubeconfig="+filepath.Join(cluster(), "kubeconfig"),
+		"--authority="+r.dir, "--state-dir="+filepath.Join(r.dir, "state"), "--socket="+filepath.Join(r.dir, "agent.sock"),
+		"--kubelet-dir="+r.kubeletDir(), "--emulation=always", "--metrics=127.0.0.1:19474")
+	r.process.Stdout, r.process.Stderr = r.log, r.log
+	if err := r.process.Start(); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { r.stop(syscall.SIGTERM) })
+}
+
+// kubeletDir is the kubelet's folder as the node sees it: what the kubelet mounts there is seen on the node only.
+func (r *agentRig) kubeletDir() string {
+	r.Helper()
+	content, err := os.ReadFile(filepath.Join(cluster(), "processes/node-1/init"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	pid, _, _ := strings.Cut(string(content), " ")
+	return filepath.Join("/proc", pid, "root/var/lib/kubelet")
+}
+
+// stop ends the agent.
+func (r *agentRig) stop(signal syscall.Signal) {
+	r.Helper()
+	if r.process == nil {
+		return
+	}
+	if err := r.process.Process.Signal(signal); err != nil {
+		r.Error(err)
+	}
+	_ = r.process.Wait()
+	r.process = nil
+}
+
+// objects are the Pod and the Secret of a machine whose step is to make and start its guest.
+func (r *agentRig) objects(vm *schemas.VM, id string) (*corev1.Pod, *corev1.Secret) {
+	r.Helper()
+	object, err := json.Marshal(vm.Object)
+	if err != nil {
+		r.Fatal(err)
+	}
+	content, err := podapi.EncodeVM(&api.VM{Address: vm.Address.String(), Fleet: "e2e", Revision: "4fa1c7e", Object: object, Record: vm.Record, Hash: vm.Hash})
+	if err != nil {
+		r.Fatal(err)
+	}
+	step := podapi.Step{
+		ID: id, Address: vm.Address.String(), Fleet: "e2e", Revision: "4fa1c7e", Content: podapi.Digest(content), Hash: vm.Hash, Define: true, Power: "on",
+	}
+	annotations, err := step.Annotate(vm.Address.Namespace, pods.Name(vm.Address), vm.Record, r.authority.SignStep)
+	if err != nil {
+		r.Fatal(err)
+	}
+	pod, err := pods.Pod(vm, options())
+	if err != nil {
+		r.Fatal(err)
+	}
+	for key, value := range annotations {
+		pod.Annotations[key] = value
+	}
+	secret, err := pods.Secret(vm, content, options())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return pod, secret
+}
+
+// pod reads a Pod of the agent's namespace.
+func (r *agentRig) pod(name string) *corev1.Pod {
+	r.Helper()
+	out := &corev1.Pod{}
+	if err := json.Unmarshal([]byte(must(r.T, nil, "-n", agentNamespace, "get", "pod", name, "-o", "json")), out); err != nil {
+		r.Fatal(err)
+	}
+	return out
+}
+
+func auditLog() string { return filepath.Join(cluster(), "logs/audit.log") }
+
+// writes are the agent's that the audit log has of a Pod and its Lease.
+func (r *agentRig) writes(name string) (all []string) {
+	r.Helper()
+	file, err := os.Open(auditLog())
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(r.audited, io.SeekStart); err != nil {
+		r.Fatal(err)
+	}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var event struct {
+			Verb, UserAgent string
+			ObjectRef       struct{ Resource, Subresource, Namespace, Name string }
+		}
+		if !strings.Contains(lines.Text(), agentNamespace) || json.Unmarshal(lines.Bytes(), &event) != nil {
+			continue
+		}
+		if strings.HasPrefix(event.UserAgent, "gitvirt-agent/") && event.ObjectRef.Namespace == agentNamespace && event.ObjectRef.Name == name {
+			all = append(all, event.Verb+" "+event.ObjectRef.Resource+"/"+event.ObjectRef.Subresource)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		r.Fatal(err)
+	}
+	return all
+}
+
+// qemu is the process of the guest in a Pod.
+func (r *agentRig) qemu(p *corev1.Pod) string {
+	r.Helper()
+	output, _ := exec.Command("sh", "-c", "grep -ls "+string(p.UID)+" /proc/[0-9]*/cgroup | while read f; do d=${f%/cgroup}; case $(readlink $d/exe) in */qemu-system-*) echo $d; esac; done").Output()
+	return strings.TrimSpace(string(output))
+}
+
+// TestAgent: a Pod that the controller signed gets its guest, and becomes ready through its gate with one write of the agent's; the
+// agent may be killed and started again, and neither guest nor API server notice; the deleted Pod's guest shuts down. A Pod that
+// somebody else made with our labels is left alone.
+func TestAgent(t *testing.T) {
+	r := newAgentRig(t)
+	r.start()
+	vm := machine(t, strings.Replace(guest, "{name: guest}", "{name: guest, namespace: "+agentNamespace+"}", 1))
+	forgedVM := machine(t, strings.Replace(guest, "{name: guest}", "{name: forged, namespace: "+agentNamespace+"}", 1))
+	name := pods.Name(vm.Address)
+	wanted, secret := r.objects(vm, "1")
+	forged, forgedSecret := r.objects(forgedVM, "1")
+	forged.Annotations[podapi.AnnotationStep] = strings.Replace(forged.Annotations[podapi.AnnotationStep], `"fleet":"e2e"`, `"fleet":"other"`, 1)
+	began := time.Now()
+	for _, object := range []any{secret, wanted, forgedSecret, forged} {
+		apply(t, object)
+	}
+	log := &output{}
+	eventually(t, "the Pod runs", func() (bool, string) { return r.pod(name).Status.Phase == corev1.PodRunning, r.log.String() })
+	follower := command(t.Context(), "-n", agentNamespace, "logs", "-f", name)
+	follower.Stdout, follower.Stderr = log, log
+	if err := follower.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = follower.Wait() })
+	eventually(t, "the Pod is ready through its gate", func() (bool, string) {
+		now := r.pod(name)
+		return condition(now, corev1.PodReady) == corev1.ConditionTrue, fmt.Sprintf("%+v\n%s", now.Status.Conditions, r.log)
+	})
+	t.Logf("ready after %s", time.Since(began).Round(100*time.Millisecond))
+	ready := r.pod(name)
+	observed, err := podapi.DecodeObserved(ready.Annotations)
+	if err != nil || observed.Step != "1" || observed.Outcome != podapi.Done || observed.Domain.GetState() != "running" || observed.Node != "node-1" {
+		t.Errorf("%+v, %v", observed, err)
+	}
+	if writes := r.writes(name); !slices.Equal(writes, []string{"patch pods/status"}) {
+		t.Errorf("the agent wrote %v", writes)
+	}
+	eventually(t, "the guest has booted", func() (bool, string) { return strings.Contains(log.String(), "gitvirt-guest: ready"), log.String() })
+
+	before, writes := r.qemu(ready), len(r.writes(name))
+	r.stop(syscall.SIGKILL)
+	r.start()
+	eventually(t, "the agent has found the forged Pod again", func() (bool, string) {
+		return strings.Count(r.log.String(), "the Pod is refused") == 2, r.log.String()
+	})
+	if after := r.qemu(ready); after != before || before == "" {
+		t.Errorf("the guest was %q and is %q", before, after)
+	}
+	if now := len(r.writes(name)); now != writes {
+		t.Errorf("the agent that came back wrote %v", r.writes(name)[writes:])
+	}
+	if left := r.pod(pods.Name(forgedVM.Address)); left.Annotations[podapi.AnnotationObserved] != "" || condition(left, podapi.GuestReady) != "" {
+		t.Errorf("the forged Pod was touched: %+v", left)
+	}
+
+	must(t, nil, "-n", agentNamespace, "delete", "pod", name, "--wait=true", "--timeout=90s")
+	eventually(t, "the guest has shut down", func() (bool, string) {
+		return strings.Contains(log.String(), `msg="launcher ends" fate=shutdown`), log.String()
+	})
+}
