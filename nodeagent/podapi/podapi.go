@@ -55,6 +55,10 @@ const GuestReady = "gitvirt.io/guest-ready"
 // SecretKey is the key of the Secret's content, which is the file's name in the volume.
 const SecretKey = "vm"
 
+// SecretMarker is the key of an empty file beside it: the only one of the volume that the launcher's container mounts, because the kubelet
+// gives a Pod no volume that no container uses.
+const SecretMarker = "for-the-agent"
+
 // Step is what is to be done in a Pod. A Pod that has just been made has one too.
 type Step struct {
 	// ID tells this attempt from every other one. Whoever has told of it in Observed is through with it.

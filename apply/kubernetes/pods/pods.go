@@ -105,7 +105,7 @@ func Secret(vm *schemas.VM, content []byte, options Options) (*corev1.Secret, er
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: meta,
-		Data:       map[string][]byte{podapi.SecretKey: content},
+		Data:       map[string][]byte{podapi.SecretKey: content, podapi.SecretMarker: {}},
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/launcher/protocol"
+	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -18,9 +19,12 @@ const (
 	volumeKernel  = "gitvirt-kernel-boot"
 )
 
+// secretMarkerPath is where the empty file of the Secret is.
+const secretMarkerPath = "/run/gitvirt-for-the-agent"
+
 // volumes gives the Pod what the machine's volumes need. What the agent makes of Secrets, ConfigMaps and user data lies among the disks:
-// the Secret of the machine is a volume that no container mounts, so that the kubelet hands it to the agent of its node, which needs
-// no right to read Secrets.
+// the Secret of the machine is a volume of which the container mounts an empty file and nothing else, so that the kubelet hands the rest to the
+// agent of its node, which needs no right to read Secrets.
 func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
 	compute := &pod.Containers[0]
 	add := func(volume corev1.Volume, mount corev1.VolumeMount) {
@@ -33,9 +37,8 @@ func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
 		corev1.VolumeMount{MountPath: protocol.Dir})
 	add(corev1.Volume{Name: volumeDisks, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		corev1.VolumeMount{MountPath: protocol.DisksDir})
-	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volumeSecret, VolumeSource: corev1.VolumeSource{
-		Secret: &corev1.SecretVolumeSource{SecretName: Name(vm.Address)},
-	}})
+	add(corev1.Volume{Name: volumeSecret, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: Name(vm.Address)}}},
+		corev1.VolumeMount{MountPath: secretMarkerPath, SubPath: podapi.SecretMarker, ReadOnly: true})
 	for i := range spec.Volumes {
 		volume := &spec.Volumes[i]
 		switch {
