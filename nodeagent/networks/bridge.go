@@ -103,11 +103,35 @@ func (p *Pod) connectBridge(in *Interface) error {
 				return fmt.Errorf("putting device %s into bridge %s: %w", name, in.Bridge, err)
 			}
 		}
+		if name == in.Link.Name {
+			if err := p.forgetful(port); err != nil {
+				return err
+			}
+		}
 		if err := p.up(port); err != nil {
 			return err
 		}
 	}
 	return p.up(bridge)
+}
+
+// forgetful has the bridge learn nothing from the Pod's side: with two ports there is nothing to learn, and what a guest sent under
+// other addresses than its card's, and hears again, would be looked for on the wrong side.
+func (p *Pod) forgetful(port netlink.Link) error {
+	now, err := p.link.LinkGetProtinfo(port)
+	if err != nil {
+		return fmt.Errorf("reading what device %s is to its bridge: %w", port.Attrs().Name, err)
+	}
+	if !now.Learning {
+		return nil
+	}
+	if err := p.step("set learning of %s off", port.Attrs().Name); err != nil {
+		return err
+	}
+	if err := p.link.LinkSetLearning(port, false); err != nil {
+		return fmt.Errorf("having the bridge learn nothing from device %s: %w", port.Attrs().Name, err)
+	}
+	return nil
 }
 
 // note writes down what an interface is before it is changed.
@@ -187,12 +211,20 @@ func (p *Pod) resolve(ctx context.Context, of *Link, wanted []netip.Addr) ([]Nei
 }
 
 // guestRules drop what a bridged guest asks its network for and we answer, before it leaves the Pod: no other server may answer, and
-// nobody there needs to hear it. nil where there is nothing to drop.
+// nobody there needs to hear it. On the Pod's side they drop the guest's own frames: a node's bridge in hairpin mode (CNI's plugin
+// has it so) sends back what goes to all, and a guest that hears itself takes its own address for somebody else's. nil where
+// nothing is bridged.
 func guestRules(wanted Wanted) *ruleset {
 	r := newRuleset(nftables.TableFamilyNetdev)
 	for i := range wanted.Interfaces {
 		in := &wanted.Interfaces[i]
-		if in.Bridge == "" || in.Guest == nil {
+		if in.Bridge == "" {
+			continue
+		}
+		mac, _ := net.ParseMAC(in.MAC) // Plan has parsed it
+		back := r.chain(in.Bridge, in.Link.Name, nftables.ChainTypeFilter, nftables.ChainHookIngress, nftables.ChainPriorityFilter)
+		r.rule(back, sentBy(mac), drop())
+		if in.Guest == nil {
 			continue
 		}
 		chain := r.chain(in.Tap, in.Tap, nftables.ChainTypeFilter, nftables.ChainHookIngress, nftables.ChainPriorityFilter)
@@ -211,6 +243,14 @@ func guestRules(wanted Wanted) *ruleset {
 		return nil
 	}
 	return r
+}
+
+// sentBy compares the sender of a frame.
+func sentBy(mac net.HardwareAddr) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: mac},
+	}
 }
 
 func ethertype(kind uint16) []expr.Any {

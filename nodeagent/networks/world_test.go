@@ -306,7 +306,7 @@ func attach(t *testing.T, node *space, mac, commands string) *space {
 	if err := node.link.LinkAdd(veth); err != nil {
 		t.Fatal(err)
 	}
-	node.ip("link set " + veth.Name + " master cni0\nlink set " + veth.Name + " up")
+	node.ip("link set " + veth.Name + " master cni0\nlink set " + veth.Name + " type bridge_slave hairpin on\nlink set " + veth.Name + " up") // as the plugin does, so that Pods reach themselves through a Service
 	pod.ip("link set eth0 address " + mac + "\nlink set eth0 up\n" + commands)
 	return pod
 }
