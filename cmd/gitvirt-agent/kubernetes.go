@@ -30,6 +30,8 @@ import (
 	"github.com/gitvirt/gitvirt/identity/kubernetes"
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/deviceplugin"
+	"github.com/gitvirt/gitvirt/nodeagent/emulation"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
 	"github.com/gitvirt/gitvirt/nodeagent/podagent"
 	"github.com/gitvirt/gitvirt/nodeagent/podguest"
@@ -45,6 +47,7 @@ type podOptions struct {
 	metrics    string
 	kubeletDir string
 	procDir    string
+	devices    bool
 }
 
 func (o *podOptions) addFlags(flags *pflag.FlagSet) {
@@ -54,6 +57,7 @@ func (o *podOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.listen, "listen", "", "Kubernetes: address for callers from other machines, with certificates (default: none)")
 	flags.StringVar(&o.metrics, "metrics", ":9474", "Kubernetes: address of /metrics, /healthz and /readyz; empty for none")
 	flags.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "Kubernetes: the kubelet's root folder")
+	flags.BoolVar(&o.devices, "devices", true, "Kubernetes: offer /dev/kvm, /dev/net/tun and /dev/vhost-net to Pods")
 	flags.StringVar(&o.procDir, "proc", "/proc", "Kubernetes: where the node's processes are seen")
 }
 
@@ -101,8 +105,14 @@ func (o *options) servePods(ctx context.Context, socket net.Listener, domainType
 	if err != nil {
 		return err
 	}
-	service := podagent.NewServer(agent, o.describeNode(why))
 	group, ctx := errgroup.WithContext(ctx)
+	if o.pods.devices {
+		group.Go(func() error {
+			o.pods.plugin(domainType, logger).Run(ctx)
+			return nil
+		})
+	}
+	service := podagent.NewServer(agent, o.describeNode(why))
 	group.Go(func() error { return agent.Run(ctx) })
 	local := api.NewGRPCServer()
 	api.RegisterAgentServer(local, service)
@@ -119,6 +129,18 @@ func (o *options) servePods(ctx context.Context, socket net.Listener, domainType
 		group.Go(func() error { return o.pods.serveOthers(ctx, client, certificate, service, agent.Registry(), logger) })
 	}
 	return group.Wait()
+}
+
+// plugin offers the node's devices. KVM is one of them when it was proved.
+func (o *podOptions) plugin(domainType string, logger *slog.Logger) *deviceplugin.Plugin {
+	out := &deviceplugin.Plugin{
+		Dir: filepath.Join(o.kubeletDir, "device-plugins"), Logger: logger,
+		Devices: []deviceplugin.Device{{Name: "tun", Path: "/dev/net/tun"}, {Name: "vhost-net", Path: "/dev/vhost-net"}},
+	}
+	if domainType == emulation.DomainKVM {
+		out.Devices = append(out.Devices, deviceplugin.Device{Name: "kvm", Path: "/dev/kvm"})
+	}
+	return out
 }
 
 // describeNode returns what fills in GetNode.
