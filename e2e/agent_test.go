@@ -192,7 +192,13 @@ func (r *agentRig) qemu(p *corev1.Pod) string {
 func TestAgent(t *testing.T) {
 	r := newAgentRig(t)
 	r.start()
-	vm := machine(t, strings.Replace(guest, "{name: guest}", "{name: guest, namespace: "+agentNamespace+"}", 1))
+	eventually(t, "the node offers the device for networks", func() (bool, string) {
+		offered := must(t, nil, "get", "node", "node-1", "-o", `jsonpath={.status.allocatable.devices\.gitvirt\.io/tun}`)
+		return offered == "1k", offered + "\n" + r.log.String()
+	})
+	connected := strings.Replace(guest, "autoattachPodInterface: false", "interfaces: [{name: default, masquerade: {}}]", 1)
+	connected = strings.Replace(connected, "      domain:\n", "      networks: [{name: default, pod: {}}]\n      domain:\n", 1)
+	vm := machine(t, strings.Replace(connected, "{name: guest}", "{name: guest, namespace: "+agentNamespace+"}", 1))
 	forgedVM := machine(t, strings.Replace(guest, "{name: guest}", "{name: forged, namespace: "+agentNamespace+"}", 1))
 	name := pods.Name(vm.Address)
 	wanted, secret := r.objects(vm, "1")
@@ -224,6 +230,9 @@ func TestAgent(t *testing.T) {
 		t.Errorf("the agent wrote %v", writes)
 	}
 	eventually(t, "the guest has booted", func() (bool, string) { return strings.Contains(log.String(), "gitvirt-guest: ready"), log.String() })
+	if !strings.Contains(log.String(), "gitvirt-guest: address eth0 10.0.2.") {
+		t.Errorf("the guest has no address:\n%s", log)
+	}
 
 	before, writes := r.qemu(ready), len(r.writes(name))
 	r.stop(syscall.SIGKILL)
