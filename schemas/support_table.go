@@ -60,7 +60,7 @@ func deviceSupport() []Support {
 		carried("domain.devices.disks"),
 		refused("domain.devices.disks.changedBlockTracking", "it prepares KubeVirt's incremental backups; libvirt's tools keep their own bitmaps, so remove it"),
 		carried("domain.devices.interfaces"),
-		kept("domain.devices.interfaces.dhcpOptions", "the network's own DHCP server answers the guest: QEMU's behind masquerade, else that of the libvirt network, whose dnsmasq options can say the same"),
+		kept("domain.devices.interfaces.dhcpOptions", "handed out on Kubernetes; on a host the network's own DHCP server answers the guest: QEMU's behind masquerade, else that of the libvirt network, whose dnsmasq options can say the same"),
 		refused("domain.devices.interfaces.binding", "network binding plugins are containers beside KubeVirt's launcher; use masquerade, bridge or sriov"),
 	}
 }

@@ -18,43 +18,47 @@ import (
 func (p *Pod) Ensure(ctx context.Context, wanted Wanted) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := p.usable(); err != nil {
+		return err
+	}
 	if err := p.prune(ctx, wanted); err != nil {
 		return err
 	}
-	bridged := guestRules(wanted)
-	phases := []func(*Interface) error{
-		func(in *Interface) error {
-			if in.Masquerade != nil {
-				return p.ensureMasquerade(in)
-			}
-			return p.prepareBridge(ctx, in)
-		},
-		func(in *Interface) error {
-			if in.Masquerade != nil {
-				return nil
-			}
-			return p.connectBridge(in)
-		},
+	err := each(ctx, wanted, func(in *Interface) error {
+		if in.Masquerade != nil {
+			return p.ensureMasquerade(in)
+		}
+		return p.prepareBridge(ctx, in)
+	})
+	if err != nil {
+		return err
 	}
-	for phase, do := range phases {
-		for i := range wanted.Interfaces {
-			in := &wanted.Interfaces[i]
-			if err := errors.Join(ctx.Err(), do(in)); err != nil {
-				return interfaceError(in, err)
-			}
+	// The rules of bridges hang on devices that are there now, and stand before anything comes through.
+	if rules := guestRules(wanted); rules != nil {
+		err = p.ensureRules(rules)
+	} else {
+		err = p.removeRules(nftables.TableFamilyNetdev)
+	}
+	if err != nil {
+		return err
+	}
+	return each(ctx, wanted, func(in *Interface) error {
+		if in.Masquerade != nil {
+			return nil
 		}
-		if phase > 0 {
-			break
-		}
-		// The rules of bridges hang on their tap devices, and stand before anything comes through.
-		var err error
-		if bridged != nil {
-			err = p.ensureRules(bridged)
-		} else {
-			err = p.removeRules(nftables.TableFamilyNetdev)
-		}
-		if err != nil {
+		return p.connectBridge(in)
+	})
+}
+
+// each does something for each interface, until one fails.
+func each(ctx context.Context, wanted Wanted, do func(*Interface) error) error {
+	for i := range wanted.Interfaces {
+		in := &wanted.Interfaces[i]
+		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if err := do(in); err != nil {
+			return interfaceError(in, err)
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
@@ -28,6 +29,8 @@ type Pod struct {
 	identity string
 
 	mu sync.Mutex
+	// closed is set once: a netlink handle that was closed speaks to the namespace of whoever uses it, which is the node's.
+	closed atomic.Bool
 	// steps is called before each change of the namespace, with what it is; tests make it fail. nil for nothing.
 	steps func(string) error
 }
@@ -73,12 +76,23 @@ func (p *Pod) open() error {
 	return nil
 }
 
-// Close lets go of the namespace. Nothing in it changes.
+// Close lets go of the namespace. Nothing in it changes. Serve has to have ended.
 func (p *Pod) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed.Swap(true) {
+		return nil
+	}
 	p.link.Close()
 	return p.file.Close()
+}
+
+// usable is the error of a namespace that was closed.
+func (p *Pod) usable() error {
+	if p.closed.Load() {
+		return fmt.Errorf("the Pod's network namespace: %w", os.ErrClosed)
+	}
+	return nil
 }
 
 func (p *Pod) fd() int { return int(p.file.Fd()) }

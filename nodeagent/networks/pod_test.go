@@ -61,6 +61,30 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// TestClosed: a namespace that was closed is not mistaken for the node's own.
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	pod := attach(t, newNode(t), podMAC, addresses4)
+	opened, wanted := ensure(t, pod, t.TempDir(), machine(t, masquerade))
+	for range 2 {
+		if err := opened.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err := opened.Read(t.Context())
+	for what, err := range map[string]error{
+		"Read": err, "Ensure": opened.Ensure(t.Context(), wanted), "Remove": opened.Remove(t.Context()), "Serve": opened.Serve(t.Context(), wanted),
+	} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+	again := open(t, pod, t.TempDir())
+	if err := again.Ensure(t.Context(), wanted); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestState: what is noted belongs to one namespace, and without it nobody guesses.
 func TestState(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package networks
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -17,7 +18,7 @@ import (
 func (p *Pod) Read(ctx context.Context) (Facts, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(ctx.Err(), p.usable()); err != nil {
 		return Facts{}, err
 	}
 	noted, err := p.load()

@@ -36,7 +36,10 @@ func (p *Pod) prune(ctx context.Context, wanted Wanted) error {
 		if !isOurs(link) || devices[link.Attrs().Name] {
 			continue
 		}
-		if err := errors.Join(ctx.Err(), p.delete(link)); err != nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := p.delete(link); err != nil {
 			return err
 		}
 	}
@@ -57,7 +60,10 @@ func (p *Pod) prune(ctx context.Context, wanted Wanted) error {
 			return fmt.Errorf("giving the Pod's interface %s back what it was: %w", was.Name, err)
 		}
 		noted.Links = slices.DeleteFunc(noted.Links, func(one Link) bool { return one.Name == was.Name })
-		if err := errors.Join(p.step("forget %s", was.Name), p.save(noted)); err != nil {
+		if err := p.step("forget %s", was.Name); err != nil {
+			return err
+		}
+		if err := p.save(noted); err != nil {
 			return err
 		}
 	}
@@ -82,10 +88,16 @@ func (p *Pod) restore(was *Link) error {
 			return err
 		}
 	}
-	if err := errors.Join(p.up(link), p.setAddresses(link, was.Addresses)); err != nil {
+	if err := p.up(link); err != nil {
 		return err
 	}
-	return errors.Join(p.restoreNeighbours(was, link), p.restoreRoutes(was, link))
+	if err := p.setAddresses(link, was.Addresses); err != nil {
+		return err
+	}
+	if err := p.restoreNeighbours(was, link); err != nil {
+		return err
+	}
+	return p.restoreRoutes(was, link)
 }
 
 func (p *Pod) restoreNeighbours(was *Link, link netlink.Link) error {

@@ -67,6 +67,9 @@ func makeTap(name string, multiqueue bool) (err error) {
 
 // find returns a device by its name, nil when there is none.
 func (p *Pod) find(name string) (netlink.Link, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	link, err := p.link.LinkByName(name)
 	if _, gone := errors.AsType[netlink.LinkNotFoundError](err); gone {
 		return nil, nil
