@@ -20,6 +20,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
+	"github.com/gitvirt/gitvirt/nodeagent/podfiles"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -258,5 +259,29 @@ func (r *podRig) said(words string) {
 			r.t.Fatalf("the guest did not say %q:\n%s", words, said)
 		}
 		said, _ = r.agent.volumes.console(r.t.Context(), schemas.Address{})
+	}
+}
+
+// TestPodEndsUnderAStep: a step whose Pod is killed fails, wherever it was, and its agent can be closed.
+func TestPodEndsUnderAStep(t *testing.T) {
+	for _, at := range []string{"preparing disks", "defining default_db", "starting default_db"} {
+		t.Run(at, func(t *testing.T) {
+			r := newPodRig(t, "db")
+			object := machineYAML(t, "db", "", "- {name: empty, emptyDisk: {capacity: 1Mi}}")
+			no := false
+			object.Spec.Template.Spec.Domain.Devices.AutoattachPodInterface = &no
+			vm := wire(t, object, nil, nil)
+			_, err := r.agent.Execute(t.Context(), &api.ExecuteRequest{Address: vm.GetAddress(), Define: true, Power: "on", Vm: vm}, func(text string) {
+				if text == at {
+					_ = r.pod.Cmd.Process.Kill() // and with PID 1 all others
+					<-r.pod.Ended
+				}
+			})
+			if !errors.Is(err, hypervisor.ErrUnavailable) && !errors.Is(err, podfiles.ErrUnavailable) {
+				t.Errorf("the step: %v", err)
+			}
+			r.eventually("nothing is known any more", func(state PodState) bool { ready, _ := state.Ready(); return state.Unknown != "" && !ready })
+			r.stop()
+		})
 	}
 }

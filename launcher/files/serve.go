@@ -88,7 +88,7 @@ func (p Pod) talk(conn io.ReadWriter) {
 	if err != nil {
 		return // strings and numbers always have a JSON form
 	}
-	if _, err := conn.Write(append(said, '\n')); err == nil {
+	if _, err := conn.Write(append(said, '\n')); err == nil && out.Size > 0 {
 		_, _ = conn.Write(out.content)
 	}
 }
