@@ -143,6 +143,7 @@ func slogTo(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.O
 // TestGuestInItsPod has one guest live through all that happens to one in its Pod: it reads and writes its volumes, is changed while it runs,
 // started again in its Pod, outlives its libvirt and its agent, and ends with its Pod.
 func TestGuestInItsPod(t *testing.T) {
+	t.Parallel()
 	r := newPodRig(t, "db", "-grace", "30s")
 	claims := filepath.Join(r.pod.Folder, "claims", "data")
 	if err := errors.Join(os.Mkdir(claims, 0o755), os.Chown(claims, launchertest.User, launchertest.User)); err != nil {
@@ -264,8 +265,10 @@ func (r *podRig) said(words string) {
 
 // TestPodEndsUnderAStep: a step whose Pod is killed fails, wherever it was, and its agent can be closed.
 func TestPodEndsUnderAStep(t *testing.T) {
+	t.Parallel()
 	for _, at := range []string{"preparing disks", "defining default_db", "starting default_db"} {
 		t.Run(at, func(t *testing.T) {
+			t.Parallel()
 			r := newPodRig(t, "db")
 			object := machineYAML(t, "db", "", "- {name: empty, emptyDisk: {capacity: 1Mi}}")
 			no := false

@@ -207,7 +207,7 @@ func TestInUse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer file.Close() //nolint:errcheck // nothing was written
+		t.Cleanup(func() { _ = file.Close() }) // nothing was written
 		lock := unix.Flock_t{Type: unix.F_RDLCK, Start: 201, Len: 1}
 		if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
 			t.Fatal(err)
