@@ -197,7 +197,7 @@ func (l *loop) round(ctx context.Context, now time.Time) {
 
 // same reports whether two pictures are one: they are immutable, so equal slices have equal content.
 func same(a, b plan.Observed) bool {
-	return a.Node == b.Node && a.Unknown == b.Unknown && sameSlice(a.Domains, b.Domains) && sameSlice(a.Foreign, b.Foreign)
+	return a.Node == b.Node && a.Unknown == b.Unknown && sameSlice(a.Domains, b.Domains) && sameSlice(a.Foreign, b.Foreign) && sameSlice(a.Objects, b.Objects)
 }
 
 func sameSlice[T any](a, b []T) bool {

@@ -114,7 +114,7 @@ func stripPod(object any) (any, error) {
 		},
 		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: pod.Status.Conditions,
+			Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: pod.Status.Conditions,
 			ContainerStatuses: pod.Status.ContainerStatuses, InitContainerStatuses: pod.Status.InitContainerStatuses,
 		},
 	}
@@ -207,7 +207,7 @@ func (p *Platform) get(namespace, name string) (*guest, <-chan struct{}) {
 func (p *Platform) read(pod *corev1.Pod) *guest {
 	g := &guest{
 		namespace: pod.Namespace, name: pod.Name, uid: string(pod.UID), node: pod.Spec.NodeName, phase: pod.Status.Phase,
-		deleting: pod.DeletionTimestamp != nil, labels: pod.Labels,
+		deleting: pod.DeletionTimestamp != nil,
 	}
 	g.step, g.record, g.forged = podapi.Read(pod.Namespace, pod.Name, pod.Annotations, p.config.Keys.Verify)
 	if g.forged != nil {
@@ -216,6 +216,11 @@ func (p *Platform) read(pod *corev1.Pod) *guest {
 			p.config.Logger.Warn("a Pod is refused", "pod", key(pod.Namespace, pod.Name), "error", g.forged)
 		}
 		return g
+	}
+	if g.onPodNetwork() {
+		for _, address := range pod.Status.PodIPs {
+			g.addresses = append(g.addresses, address.IP)
+		}
 	}
 	var err error
 	if g.observed, err = podapi.DecodeObserved(pod.Annotations); err != nil {
@@ -276,7 +281,7 @@ func (p *Platform) picture() *plan.Observed {
 	told := 0
 	for _, name := range slices.Sorted(maps.Keys(p.guests)) {
 		g := p.guests[name]
-		observed.Domains = append(observed.Domains, g.domain(p.nodes[g.node]))
+		observed.Domains = append(observed.Domains, g.as(p.nodes[g.node]))
 		if g.observed != nil && len(g.observed.Live) > 0 {
 			told++
 			for _, change := range g.observed.Live {

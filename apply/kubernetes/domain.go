@@ -2,7 +2,10 @@ package kubernetes
 
 import (
 	"cmp"
+	"slices"
 	"strings"
+
+	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/gitvirt/gitvirt/apply/internal/wire"
 	"github.com/gitvirt/gitvirt/apply/kubernetes/pods"
@@ -64,11 +67,27 @@ func (g *guest) told() *plan.Domain {
 			disk.Keep = false
 		}
 	}
+	addresses := slices.Clone(g.addresses)
+	for _, address := range out.Addresses {
+		if !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	out.Addresses = addresses
 	out.Ready, out.ReadyReason = "false", g.waiting
 	if g.ready {
 		out.Ready, out.ReadyReason = "true", ""
 	}
 	return out
+}
+
+// onPodNetwork reports whether others reach the guest at the addresses of its Pod.
+func (g *guest) onPodNetwork() bool {
+	read, err := schemas.ReadRecord(g.record, false)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(read.Object.Spec.Template.Spec.Networks, func(network kubevirtv1.Network) bool { return network.Pod != nil })
 }
 
 // agents returns the agent's part of a fingerprint.

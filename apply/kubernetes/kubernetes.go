@@ -205,8 +205,19 @@ type guest struct {
 	waiting string
 	// ended says how the guest ended, in the words of plans; empty while the Pod is not finished.
 	ended string
-	// labels are those of the Pod.
-	labels map[string]string
+	// addresses are the Pod's own, where they are the guest's.
+	addresses []string
+	// seen is the Pod as plans see it while its node is silent, or is not.
+	seen   *plan.Domain
+	silent string
+}
+
+// as returns the Pod as plans see it: the same as before while nothing has changed.
+func (g *guest) as(silent string) *plan.Domain {
+	if g.seen == nil || g.silent != silent {
+		g.seen, g.silent = g.domain(silent), silent
+	}
+	return g.seen
 }
 
 // finished reports whether the Pod runs no more.

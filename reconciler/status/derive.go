@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -62,7 +63,7 @@ func Of(in Input) VM {
 	if d := in.Domain; d != nil {
 		vm.found = true
 		vm.Domain, vm.Addresses, vm.ObservedRevision = d.Name, d.Addresses, d.Revision
-		vm.Unread = d.Unread
+		vm.Unread, vm.Node = d.Unread, cmp.Or(d.Node, in.Node)
 		if vm.Source == "" {
 			vm.Source = d.Source
 		}
@@ -100,8 +101,11 @@ func phaseOf(in *Input) Phase {
 	}
 	switch in.Domain.State {
 	case plan.StateRunning:
-		if in.Attempt.Action == plan.ActionStop {
+		switch {
+		case in.Attempt.Action == plan.ActionStop:
 			return PhaseStopping
+		case in.Domain.Pod != "" && in.Domain.UUID == "": // its Pod is on its way, and nobody has told of a guest
+			return PhaseStarting
 		}
 		return PhaseRunning
 	case plan.StatePaused:
