@@ -194,10 +194,10 @@ func (o *output) String() string {
 }
 
 // follow follows a Pod's log until the test ends: what is in it is gone with the Pod.
-func follow(t *testing.T, name string) *output {
+func follow(t *testing.T, pod ...string) *output {
 	t.Helper()
 	out := &output{}
-	cmd := command(t.Context(), "logs", "-f", name)
+	cmd := command(t.Context(), append([]string{"logs", "-f"}, pod...)...)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -204,7 +204,7 @@ func (e *execution) metadata(annotations map[string]string) ([]byte, error) {
 	}
 	var labels, others map[string]string
 	if applied, err := schemas.ReadRecord(e.found.record, false); err == nil {
-		template := applied.Object.Spec.Template.ObjectMeta
+		template := pods.Given(e.step.Address.Kind, applied.Object)
 		labels, others = template.Labels, template.Annotations
 	}
 	for name, value := range annotations {

@@ -112,9 +112,18 @@ func Secret(vm *schemas.VM, content []byte, options Options) (*corev1.Secret, er
 // reserved is what labels and annotations of gitvirt's own begin with; a manifest does not set them.
 const reserved = "gitvirt.io/"
 
+// Given is the metadata that a manifest has for its Pod: a VirtualMachine's template has it, a VirtualMachineInstance, which has none, has it
+// itself.
+func Given(kind string, object *kubevirtv1.VirtualMachine) *metav1.ObjectMeta {
+	if kind == schemas.KindVirtualMachineInstance {
+		return &object.ObjectMeta
+	}
+	return &object.Spec.Template.ObjectMeta
+}
+
 // metadata is what both objects carry.
 func metadata(vm *schemas.VM, options Options) metav1.ObjectMeta {
-	template := &vm.Object.Spec.Template.ObjectMeta
+	template := Given(vm.Address.Kind, vm.Object)
 	given := func(from map[string]string) map[string]string {
 		out := map[string]string{}
 		for key, value := range from {

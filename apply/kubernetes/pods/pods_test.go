@@ -187,6 +187,25 @@ spec:
 	}
 }
 
+// TestMembersAreLabelled: the labels of a set's template are those of its members' Pods, so that Services find them.
+func TestMembersAreLabelled(t *testing.T) {
+	for _, vm := range schemas.Assemble([]*schemas.File{schemas.Parse("set.yaml", []byte(`apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceReplicaSet
+metadata: {name: set}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}, annotations: {team: shop}}
+    spec: {domain: {memory: {guest: 64Mi}, devices: {}}}
+`))}).VMs {
+		pod, err := pods.Pod(vm, options)
+		if err != nil || pod.Labels["app"] != "web" || pod.Annotations["team"] != "shop" {
+			t.Errorf("%s: %+v %+v, %v", vm.Address, pod.Labels, pod.Annotations, err)
+		}
+	}
+}
+
 // TestOverhead: every part of a machine that takes memory beside its guest's counts.
 func TestOverhead(t *testing.T) {
 	const mebi = 1 << 20
