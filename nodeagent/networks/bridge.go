@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/gitvirt/gitvirt/nodeagent/networks/responder"
 )
 
 // portMAC is what the Pod's interface gets as the port of a bridge: its own address is the guest's now, and a bridge keeps frames to
@@ -165,49 +168,103 @@ func (g *Guest) answered() []netip.Addr {
 	return out
 }
 
-// How long a gateway has to say its MAC address, and how often that is looked at. One that has not is asked again while the guest runs.
+// How long a gateway has to say its MAC address, how often it is asked, and how often that is looked at. One that has not said it by then
+// is asked again while the guest runs.
 const (
 	resolvePatience = 2 * time.Second
+	resolveAgain    = 200 * time.Millisecond
 	resolveInterval = 20 * time.Millisecond
 )
 
-// resolve returns the gateways that are known by their MAC addresses, after asking for those in wanted.
+// resolve returns the gateways that are known by their MAC addresses, after asking for those in wanted. The kernel is told to ask, as a
+// packet to them would; and they are asked past it, for it says nothing over IPv6 in the first seconds of an interface.
 func (p *Pod) resolve(ctx context.Context, of *Link, wanted []netip.Addr) ([]Neighbour, error) {
 	link, err := p.find(of.Name)
 	if err != nil || link == nil {
 		return of.Neighbours, err
 	}
 	index := link.Attrs().Index
-	ctx, cancel := context.WithTimeout(ctx, resolvePatience)
-	defer cancel()
-	ticker := time.NewTicker(resolveInterval)
-	defer ticker.Stop()
-	for asked := false; ; asked = true {
+	var heard []Neighbour
+	missing := func() ([]Neighbour, []netip.Addr, error) {
 		known, err := p.neighbours(of, index)
+		for _, one := range heard {
+			if !slices.ContainsFunc(known, func(n Neighbour) bool { return n.Address == one.Address }) {
+				known = append(known, one)
+			}
+		}
+		return known, slices.DeleteFunc(slices.Clone(wanted), func(one netip.Addr) bool {
+			return slices.ContainsFunc(known, func(n Neighbour) bool { return n.Address == one })
+		}), err
+	}
+	known, unknown, err := missing()
+	if err != nil || len(unknown) == 0 {
+		return known, err
+	}
+	wire, err := p.listen(of.Name, gatewayFilter())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = wire.Close() }()
+	until, again := time.Now().Add(resolvePatience), time.Time{}
+	for len(unknown) > 0 && time.Now().Before(until) && ctx.Err() == nil {
+		if now := time.Now(); now.After(again) {
+			again = now.Add(resolveAgain)
+			if err := p.askFor(unknown, of, link, wire); err != nil {
+				return nil, err
+			}
+		}
+		one, err := wire.hear(resolveInterval)
 		if err != nil {
 			return nil, err
 		}
-		missing := slices.DeleteFunc(slices.Clone(wanted), func(one netip.Addr) bool {
-			return slices.ContainsFunc(known, func(n Neighbour) bool { return n.Address == one })
-		})
-		if len(missing) == 0 {
-			return known, nil
+		if slices.Contains(unknown, one.Address) {
+			heard = append(heard, one)
 		}
-		for _, one := range missing {
-			if asked {
-				break
-			}
-			// NTF_USE makes the kernel ask, as a packet to that address would.
-			if err := p.link.NeighSet(&netlink.Neigh{LinkIndex: index, IP: one.AsSlice(), Flags: unix.NTF_USE}); err != nil {
-				return nil, fmt.Errorf("asking for the MAC address of gateway %s: %w", one, err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return known, nil
-		case <-ticker.C:
+		if known, unknown, err = missing(); err != nil {
+			return nil, err
 		}
 	}
+	return known, ctx.Err()
+}
+
+// askFor asks for the MAC addresses of gateways.
+func (p *Pod) askFor(gateways []netip.Addr, of *Link, link netlink.Link, wire *wire) error {
+	mac, err := net.ParseMAC(of.MAC)
+	if err != nil {
+		return err
+	}
+	for _, one := range gateways {
+		// NTF_USE makes the kernel ask.
+		if err := p.link.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: one.AsSlice(), Flags: unix.NTF_USE}); err != nil {
+			return fmt.Errorf("asking for the MAC address of gateway %s: %w", one, err)
+		}
+		question := responder.AskIPv6(mac, one)
+		if one.Is4() {
+			own := slices.IndexFunc(of.Addresses, func(prefix netip.Prefix) bool { return prefix.Addr().Is4() })
+			question = responder.AskIPv4(mac, of.Addresses[max(own, 0)].Addr(), one)
+		}
+		if err := send(wire, [][]byte{question}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hear waits for a frame that tells somebody's MAC address; the zero Neighbour is for none in time.
+func (w *wire) hear(patience time.Duration) (Neighbour, error) {
+	if err := w.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return Neighbour{}, err
+	}
+	buffer := make([]byte, maxPacket)
+	n, err := w.Read(buffer)
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ENETDOWN) {
+		return Neighbour{}, nil
+	}
+	if err != nil {
+		return Neighbour{}, fmt.Errorf("reading from device %s: %w", w.device, err)
+	}
+	address, mac, _ := responder.Tells(buffer[:n])
+	return Neighbour{Address: address, MAC: mac.String()}, nil
 }
 
 // guestRules drop what a bridged guest asks its network for and we answer, before it leaves the Pod: no other server may answer, and

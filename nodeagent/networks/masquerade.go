@@ -76,8 +76,19 @@ func (p *Pod) forward(in *Interface) error {
 	if !in.Masquerade.IPv6.exists() {
 		return nil
 	}
-	// A router does not listen to advertisements, and forgets the routes that it had from them, unless it is told otherwise.
-	return p.sysctl(false, [2]string{"ipv6/conf/" + in.Link.Name + "/accept_ra", "2"}, [2]string{"ipv6/conf/all/forwarding", "1"})
+	// A router does not listen to advertisements, and forgets the routes that it had from them, unless it is told otherwise. Where the
+	// CNI has switched them off they stay off: anybody on the network could send one.
+	name := "ipv6/conf/" + in.Link.Name + "/accept_ra"
+	_, listens, err := p.readSysctl(name)
+	if err != nil {
+		return err
+	}
+	if listens == "1" {
+		if err := p.sysctl(false, [2]string{name, "2"}); err != nil {
+			return err
+		}
+	}
+	return p.sysctl(false, [2]string{"ipv6/conf/all/forwarding", "1"})
 }
 
 // masqueradeRules are those of the NAT, and those that hold a guest to its wire.

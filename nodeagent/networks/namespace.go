@@ -186,15 +186,12 @@ func (p *Pod) step(format string, arguments ...any) error {
 // that this kernel does not have counts as set when optional is said.
 func (p *Pod) sysctl(optional bool, settings ...[2]string) error {
 	for _, setting := range settings {
-		path := filepath.Join("/proc/sys/net", setting[0])
-		var have []byte
-		// /proc/sys/net is that of the thread which opens the file.
-		err := p.inside(func() (err error) { have, err = os.ReadFile(path); return err })
-		if errors.Is(err, fs.ErrNotExist) && optional || err == nil && strings.TrimSpace(string(have)) == setting[1] {
+		path, have, err := p.readSysctl(setting[0])
+		if errors.Is(err, fs.ErrNotExist) && optional || err == nil && have == setting[1] {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("reading %s: %w", path, err)
+			return err
 		}
 		if err := p.step("set %s to %s", setting[0], setting[1]); err != nil {
 			return err
@@ -204,4 +201,16 @@ func (p *Pod) sysctl(optional bool, settings ...[2]string) error {
 		}
 	}
 	return nil
+}
+
+// readSysctl returns where a setting of the namespace's network stands, and what it is.
+func (p *Pod) readSysctl(name string) (path, value string, err error) {
+	path = filepath.Join("/proc/sys/net", name)
+	var have []byte
+	// /proc/sys/net is that of the thread which opens the file.
+	err = p.inside(func() (err error) { have, err = os.ReadFile(path); return err })
+	if err != nil {
+		return path, "", fmt.Errorf("reading %s: %w", path, err)
+	}
+	return path, strings.TrimSpace(string(have)), nil
 }

@@ -27,7 +27,7 @@ const (
 		`
 )
 
-func machine(t *testing.T, spec string) networks.Machine {
+func machine(t testing.TB, spec string) networks.Machine {
 	t.Helper()
 	out := networks.Machine{
 		Address: schemas.Address{Kind: "VirtualMachine", Namespace: "default", Name: "db"}, Spec: &kubevirtv1.VirtualMachineInstanceSpec{},
@@ -41,7 +41,7 @@ func machine(t *testing.T, spec string) networks.Machine {
 
 const masquerade = `{domain: {devices: {interfaces: [{name: default, masquerade: {}}]}}, networks: [{name: default, pod: {}}]}`
 
-func open(t *testing.T, pod *space, stateDir string) *networks.Pod {
+func open(t testing.TB, pod *space, stateDir string) *networks.Pod {
 	t.Helper()
 	out, err := networks.Open(pod.path(), stateDir)
 	if err != nil {
@@ -52,7 +52,7 @@ func open(t *testing.T, pod *space, stateDir string) *networks.Pod {
 }
 
 // ensure plans and makes the network of a machine in a Pod, as an agent does that was just started.
-func ensure(t *testing.T, pod *space, stateDir string, m networks.Machine) (*networks.Pod, networks.Wanted) {
+func ensure(t testing.TB, pod *space, stateDir string, m networks.Machine) (*networks.Pod, networks.Wanted) {
 	t.Helper()
 	opened := open(t, pod, stateDir)
 	facts, err := opened.Read(t.Context())

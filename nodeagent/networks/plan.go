@@ -36,7 +36,7 @@ func server4() netip.Addr { return netip.MustParseAddr("169.254.75.10") }
 // cannot be had) or the Pod's (an interface that is not there).
 func Plan(machine Machine, pod Facts) (Wanted, error) {
 	var wanted Wanted
-	spec := machine.Spec
+	spec, taken := machine.Spec, map[string]string{}
 	for i := range spec.Domain.Devices.Interfaces {
 		in := &spec.Domain.Devices.Interfaces[i]
 		if in.SRIOV != nil || in.State == kubevirtv1.InterfaceStateAbsent {
@@ -46,6 +46,10 @@ func Plan(machine Machine, pod Facts) (Wanted, error) {
 		if err != nil {
 			return Wanted{}, fmt.Errorf("interface %s: %w", in.Name, err)
 		}
+		if other, twice := taken[planned.Link.Name]; twice {
+			return Wanted{}, fmt.Errorf("interface %s: the Pod's interface %s is that of %s already", in.Name, planned.Link.Name, other)
+		}
+		taken[planned.Link.Name] = in.Name
 		wanted.Interfaces = append(wanted.Interfaces, *planned)
 	}
 	return wanted, nil

@@ -85,6 +85,19 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestAdvertisementsStayOff: a Pod that listens to routers goes on when it forwards, one that must not does not begin to.
+func TestAdvertisementsStayOff(t *testing.T) {
+	t.Parallel()
+	for before, after := range map[string]string{"0": "0", "1": "2", "2": "2"} {
+		pod := attach(t, newNode(t), podMAC, addresses6)
+		pod.run("sh", "-c", "echo "+before+" >/proc/sys/net/ipv6/conf/eth0/accept_ra")
+		ensure(t, pod, t.TempDir(), machine(t, masquerade))
+		if got := strings.TrimSpace(pod.run("cat", "/proc/sys/net/ipv6/conf/eth0/accept_ra")); got != after {
+			t.Errorf("accept_ra %s becomes %s, want %s", before, got, after)
+		}
+	}
+}
+
 // TestState: what is noted belongs to one namespace, and without it nobody guesses.
 func TestState(t *testing.T) {
 	t.Parallel()
@@ -236,6 +249,11 @@ func TestPlanRefuses(t *testing.T) {
 	if _, err := networks.Plan(machine(t, strings.ReplaceAll(masquerade, "pod: {}", "multus: {networkName: lan}")), facts); err == nil || !strings.Contains(err.Error(), "masquerade is for the pod network") {
 		t.Error(err)
 	}
+	twice := machine(t, `{domain: {devices: {interfaces: [{name: default, masquerade: {}}, {name: lan, bridge: {}}]}}, networks: [{name: default, pod: {}}, {name: lan, multus: {networkName: lan}}]}`)
+	twice.Links = map[string]string{"lan": "eth0"}
+	if _, err := networks.Plan(twice, facts); err == nil || !strings.Contains(err.Error(), "interface lan: the Pod's interface eth0 is that of default already") {
+		t.Error(err)
+	}
 	m := machine(t, masquerade)
 	wanted, err := networks.Plan(m, facts)
 	if err != nil || wanted.Interfaces[0].MAC != schemas.MACAddress(m.Address, "default") {
@@ -263,5 +281,33 @@ func TestParseResolvConf(t *testing.T) {
 	want := networks.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fe80::1")}, Search: []string{"a.example", "b.example"}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// BenchmarkEnsure is what a guest's network adds to the start of its Pod, and to each start of the agent.
+func BenchmarkEnsure(b *testing.B) {
+	for name, spec := range map[string]string{"masquerade": masquerade, "bridge": bridge} {
+		node := newNode(b)
+		pod := attach(b, node, podMAC, addresses4+addresses6)
+		opened, wanted := ensure(b, pod, b.TempDir(), machine(b, spec))
+		b.Run(name+"/made", func(b *testing.B) {
+			for b.Loop() {
+				if err := opened.Ensure(b.Context(), wanted); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+"/new", func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				if err := opened.Remove(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				if err := opened.Ensure(b.Context(), wanted); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -29,12 +29,12 @@ func TestMain(m *testing.M) {
 
 // space is a network namespace of a test's own, with no name anywhere.
 type space struct {
-	t    *testing.T
+	t    testing.TB
 	file *os.File
 	link *netlink.Handle
 }
 
-func newSpace(t *testing.T) *space {
+func newSpace(t testing.TB) *space {
 	t.Helper()
 	type result struct {
 		file *os.File
@@ -286,7 +286,7 @@ fi
 }
 
 // node is the other side of a Pod's wire: a router with a bridge cni0, as CNI's bridge plugin makes it.
-func newNode(t *testing.T) *space {
+func newNode(t testing.TB) *space {
 	t.Helper()
 	node := newSpace(t)
 	node.ip(`link add cni0 type bridge
@@ -299,7 +299,7 @@ func newNode(t *testing.T) *space {
 }
 
 // attach makes a Pod on a node's bridge. Commands of ip give its eth0 addresses and routes.
-func attach(t *testing.T, node *space, mac, commands string) *space {
+func attach(t testing.TB, node *space, mac, commands string) *space {
 	t.Helper()
 	pod := newSpace(t)
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth" + strings.ReplaceAll(mac, ":", "")[6:], MTU: 1450}, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(pod.file.Fd())), PeerMTU: 1450}
