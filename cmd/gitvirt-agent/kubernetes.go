@@ -30,6 +30,7 @@ import (
 	"github.com/gitvirt/gitvirt/identity/kubernetes"
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/capabilities"
 	"github.com/gitvirt/gitvirt/nodeagent/deviceplugin"
 	"github.com/gitvirt/gitvirt/nodeagent/emulation"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/libvirt"
@@ -53,7 +54,7 @@ type podOptions struct {
 func (o *podOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubernetes: how to reach the API server (default: as a Pod does)")
 	flags.StringVar(&o.namespace, "namespace", "gitvirt-system", "Kubernetes: namespace of gitvirt")
-	flags.StringVar(&o.authority, "authority", "/etc/gitvirt/ca", "Kubernetes: folder with what the ConfigMap gitvirt-ca holds")
+	flags.StringVar(&o.authority, "authority", "/etc/gitvirt/ca", "Kubernetes: folder with what the ConfigMap gitvirt-ca holds; empty asks the API server for it")
 	flags.StringVar(&o.listen, "listen", "", "Kubernetes: address for callers from other machines, with certificates (default: none)")
 	flags.StringVar(&o.metrics, "metrics", ":9474", "Kubernetes: address of /metrics, /healthz and /readyz; empty for none")
 	flags.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "Kubernetes: the kubelet's root folder")
@@ -86,6 +87,9 @@ func (o *options) servePods(ctx context.Context, socket net.Listener, domainType
 		return err
 	}
 	trust := kubernetes.TrustFolder(o.pods.authority)
+	if o.pods.authority == "" {
+		trust = func() (*identity.Trust, error) { return kubernetes.ReadTrust(ctx, client, o.pods.namespace) }
+	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	defer events.Shutdown()
@@ -95,12 +99,16 @@ func (o *options) servePods(ctx context.Context, socket net.Listener, domainType
 			return libvirt.NewFrom(name, source)
 		},
 	}
+	models, err := capabilities.CPUModels(ctx, "qemu-system-x86_64", domainType)
+	if err != nil {
+		logger.Warn("the node is not labelled with CPU models", "error", err)
+	}
 	agent, err := podagent.New(podagent.Config{
 		Node: o.node, KubeletDir: o.pods.kubeletDir, StateDir: o.stateDir, ProcDir: o.pods.procDir, Client: client,
 		Trust:  func() (podagent.Trust, error) { return trust() },
 		Open:   opener.Open,
 		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: podagent.FieldManager, Host: o.node}),
-		Logger: logger,
+		Logger: logger, DomainType: domainType, CPUModels: models,
 	})
 	if err != nil {
 		return err

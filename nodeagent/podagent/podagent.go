@@ -97,8 +97,9 @@ type Config struct {
 	Leave time.Duration
 	// Sweep is how often guests are looked for that belong to no Pod; 0 means a minute.
 	Sweep time.Duration
-	// Live is told what can be done for running guests on this node, when that is known; nil means nobody is.
-	Live func(live []string)
+	// DomainType is "kvm" or "qemu", CPUModels are those that guests can have: the Node is labelled with them. "" labels nothing.
+	DomainType string
+	CPUModels  []string
 }
 
 // Trust knows the controller's signatures; *identity.Trust is one.
@@ -114,6 +115,7 @@ type Agent struct {
 	processes processes
 	lanes     chan struct{}
 	orphans   *orphans
+	labels    *nodeLabels
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -140,9 +142,6 @@ func New(config Config) (*Agent, error) {
 	if config.Events == nil {
 		config.Events = &record.FakeRecorder{}
 	}
-	if config.Live == nil {
-		config.Live = func([]string) {}
-	}
 	if os.Getpid() == 1 {
 		return nil, errors.New("the agent sees its own processes only and could not tell when a guest is off; run its Pod with hostPID: true")
 	}
@@ -152,7 +151,7 @@ func New(config Config) (*Agent, error) {
 	a := &Agent{
 		config: config, processes: processes{dir: config.ProcDir}, lanes: make(chan struct{}, config.Steps), workers: map[types.UID]*worker{},
 	}
-	a.orphans = newOrphans(a)
+	a.orphans, a.labels = newOrphans(a), newNodeLabels(a)
 	a.metrics = newMetrics(a)
 	return a, nil
 }
@@ -188,6 +187,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	var others sync.WaitGroup
 	others.Go(func() { informer.RunWithContext(ctx) })
+	others.Go(func() { a.labels.run(ctx) })
 	others.Go(func() {
 		if !cache.WaitForCacheSync(ctx.Done(), seen) {
 			return

@@ -392,9 +392,7 @@ func (w *worker) look(sight nodeagent.PodState) {
 		s.sight = &sight
 		s.ready.run(active(sight.Domain))
 	})
-	if len(sight.Live) > 0 {
-		w.agent.config.Live(sight.Live)
-	}
+	w.agent.labels.learn(sight.Live)
 	nudge(w.wake)
 }
 

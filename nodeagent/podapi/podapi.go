@@ -34,6 +34,16 @@ const (
 	ManagedBy      = "gitvirt"
 )
 
+// What a Node says of guests on it. The agent of the node writes it.
+const (
+	// LabelHypervisor is "kvm" or "qemu" (software emulation).
+	LabelHypervisor = "node.gitvirt.io/hypervisor"
+	// LabelCPUModel, with the name of a CPU model, is "true" where guests can have that.
+	LabelCPUModel = "cpu-model.node.gitvirt.io/"
+	// AnnotationLive has what can be done for running guests (api.Capabilities), with commas.
+	AnnotationLive = "node.gitvirt.io/live"
+)
+
 // Annotations of launcher Pods.
 const (
 	// AnnotationAddress, AnnotationRevision and AnnotationHash are for people: what counts of them is in the step.

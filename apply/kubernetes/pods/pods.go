@@ -146,12 +146,19 @@ func schedule(pod *corev1.PodSpec, spec *kubevirtv1.VirtualMachineInstanceSpec) 
 	pod.TopologySpreadConstraints, pod.SchedulerName = spec.TopologySpreadConstraints, spec.SchedulerName
 	pod.PriorityClassName, pod.ServiceAccountName = spec.PriorityClassName, spec.ServiceAccountName
 	pod.DNSPolicy, pod.DNSConfig = spec.DNSPolicy, spec.DNSConfig
+	needs := map[string]string{}
 	if spec.Architecture != "" {
-		pod.NodeSelector = maps.Clone(pod.NodeSelector)
+		needs[corev1.LabelArchStable] = spec.Architecture
+	}
+	if cpu := spec.Domain.CPU; cpu != nil && cpu.Model != "" && cpu.Model != kubevirtv1.CPUModeHostModel && cpu.Model != kubevirtv1.CPUModeHostPassthrough {
+		needs[podapi.LabelCPUModel+cpu.Model] = "true" // the agents of the nodes say so
+	}
+	if len(needs) > 0 {
+		pod.NodeSelector = maps.Clone(spec.NodeSelector)
 		if pod.NodeSelector == nil {
 			pod.NodeSelector = map[string]string{}
 		}
-		pod.NodeSelector[corev1.LabelArchStable] = spec.Architecture
+		maps.Copy(pod.NodeSelector, needs)
 	}
 }
 

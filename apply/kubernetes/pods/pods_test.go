@@ -239,3 +239,22 @@ func TestOverhead(t *testing.T) {
 		t.Errorf("a guest of 512 MiB and two vCPUs: %d, want %d", plain, want)
 	}
 }
+
+// TestCPUModel: a guest with a CPU of a certain model goes where there is one; whatever the node has suits all others.
+func TestCPUModel(t *testing.T) {
+	for model, want := range map[string]string{"Haswell": "true", "host-model": "", "host-passthrough": "", "": ""} {
+		vm := machines(t, "testdata/plain.yaml")[0]
+		vm.Spec().NodeSelector = map[string]string{"disk": "ssd"}
+		vm.Spec().Domain.CPU.Model = model
+		pod, err := pods.Pod(vm, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pod.Spec.NodeSelector["cpu-model.node.gitvirt.io/"+model]; got != want || pod.Spec.NodeSelector["disk"] != "ssd" {
+			t.Errorf("%q: %v", model, pod.Spec.NodeSelector)
+		}
+		if len(vm.Spec().NodeSelector) != 1 {
+			t.Errorf("%q: the manifest was changed: %v", model, vm.Spec().NodeSelector)
+		}
+	}
+}
