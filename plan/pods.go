@@ -38,7 +38,7 @@ func (p *Pod) text(namespace string) string {
 	case p.Node != "":
 		out += " on " + p.Node
 	case p.New:
-		out += ", made anew"
+		out += ", new"
 	}
 	return out
 }

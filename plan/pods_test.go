@@ -74,7 +74,7 @@ spec:
 		risks  int
 		text   string
 	}{
-		{name: "a new one", want: []string{web}, action: plan.ActionCreate, new: true, text: "Pod: default/virt-launcher-web, made anew, domain default_web"},
+		{name: "a new one", want: []string{web}, action: plan.ActionCreate, new: true, text: "Pod: default/virt-launcher-web, new, domain default_web"},
 		{name: "a new one that is off", want: []string{edit("Always", "Halted")}},
 		{name: "as it is", want: []string{web}, have: inPods(t, web)},
 		{name: "shut down by git", want: []string{edit("Always", "Halted")}, have: inPods(t, web), action: plan.ActionStop, risks: 1},

@@ -61,7 +61,7 @@ func (f *exposeFlags) fill(m *manifest, args []string) error {
 	case len(args) == 1 && len(f.selector) > 0:
 		return errors.New("a VM and --selector both say where the Service leads; leave one out")
 	case len(args) == 1:
-		selector.set(podapi.LabelVM, args[0])
+		selector.set(podapi.LabelName, args[0])
 		if f.name == "" {
 			f.name = args[0]
 		}

@@ -25,8 +25,9 @@ import (
 
 // Labels of launcher Pods.
 const (
-	// LabelVM is the name of the machine; Services may select by it.
-	LabelVM = "gitvirt.io/vm"
+	// LabelVM is the name of the machine, and so is LabelName, which Services select by: it is KubeVirt's.
+	LabelVM   = "gitvirt.io/vm"
+	LabelName = "vm.kubevirt.io/name"
 	// LabelFleet is the Fleet that the machine is from.
 	LabelFleet = "gitvirt.io/fleet"
 	// LabelManagedBy is Kubernetes' own label for whose an object is, ManagedBy its value.

@@ -135,6 +135,7 @@ func metadata(vm *schemas.VM, options Options) metav1.ObjectMeta {
 	}
 	labels, annotations := given(template.Labels), given(template.Annotations)
 	labels[podapi.LabelVM], labels[podapi.LabelFleet], labels[podapi.LabelManagedBy] = vm.Address.Name, options.Fleet, podapi.ManagedBy
+	labels[podapi.LabelName] = vm.Address.Name
 	annotations[podapi.AnnotationAddress], annotations[podapi.AnnotationHash] = vm.Address.String(), vm.Hash
 	annotations[podapi.AnnotationRevision] = options.Revision
 	return metav1.ObjectMeta{Name: Name(vm.Address), Namespace: vm.Address.Namespace, Labels: labels, Annotations: annotations}
