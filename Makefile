@@ -32,9 +32,12 @@ build: ## Build bin/gitvirt, bin/gitvirt-launcher (static) and bin/gitvirt-agent
 	CGO_ENABLED=1 $(go_build) -tags libvirt_dlopen -o bin/gitvirt-agent ./cmd/gitvirt-agent
 
 .PHONY: install
-install: build ## Install the programs below PREFIX (default /usr/local)
+install: build ## Install the programs, and the plugin of kubectl, below PREFIX (default /usr/local)
+	@# gitvirt-launcher is not among them: it is the first process of a VM's Pod, and comes with the Pod's image.
 	install -d "$(DESTDIR)$(PREFIX)/bin"
 	install -m 755 bin/gitvirt bin/gitvirt-agent "$(DESTDIR)$(PREFIX)/bin/"
+	ln -sf gitvirt "$(DESTDIR)$(PREFIX)/bin/kubectl-gitvirt"
+	ln -sf gitvirt "$(DESTDIR)$(PREFIX)/bin/kubectl_complete-gitvirt"
 
 .PHONY: image
 image: setup build ## Build the container images into bin/images (IMAGE_REPOSITORY=gitvirt.io)

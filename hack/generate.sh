@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates the Go code of nodeagent/api/*.proto, docs/support.md, docs/consequences.md and the JSON Schemas in docs/schemas. With "check" it
+# Generates the Go code of nodeagent/api/*.proto, docs/support.md, docs/consequences.md, the JSON Schemas in docs/schemas and what is in deploy. With "check" it
 # changes nothing and fails when one of them is stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,14 +14,15 @@ generate() {
     --go_out="$1" --go_opt=paths=source_relative --go-grpc_out="$1" --go-grpc_opt=paths=source_relative \
     nodeagent/api/*.proto
   go run ./hack/gendocs "$1"
+  go run ./hack/gendeploy "$1"
 }
 
 # published are the generated documents, without the folder that they are in.
-published() { (cd "$1" && find docs/support.md docs/consequences.md docs/schemas -type f | sort); }
+published() { (cd "$1" && find docs/support.md docs/consequences.md docs/schemas deploy -type f | sort); }
 
 case ${1:-} in
 '')
-  rm -rf docs/schemas # a kind that is gone leaves no file
+  rm -rf docs/schemas deploy # what is gone leaves no file
   generate .
   ;;
 check)
@@ -32,7 +33,7 @@ check)
     # The version of protoc, in a comment, may differ between machines.
     diff -u -I '^// .*protoc  *v' "nodeagent/api/${file##*/}" "$file" || die "generated code is stale: run make generate"
   done
-  diff <(published .) <(published "$fresh") >&2 || die "docs/schemas has other files than it should: run make generate"
+  diff <(published .) <(published "$fresh") >&2 || die "docs/schemas or deploy has other files than it should: run make generate"
   while read -r file; do
     cmp -s "$file" "$fresh/$file" || die "$file is stale: run make generate"
   done < <(published "$fresh")

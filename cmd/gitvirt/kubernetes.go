@@ -21,14 +21,24 @@ import (
 	"github.com/gitvirt/gitvirt/apply/kubernetes"
 	"github.com/gitvirt/gitvirt/identity"
 	identities "github.com/gitvirt/gitvirt/identity/kubernetes"
+	"github.com/gitvirt/gitvirt/install"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
+// clusterFlags say which cluster is meant, in kubectl's words.
+type clusterFlags struct{ kubeconfig, context string }
+
+func (f *clusterFlags) add(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: KUBECONFIG, ~/.kube/config, or the cluster that gitvirt runs in)")
+	flags.StringVar(&f.context, "context", "", "context of the kubeconfig")
+}
+
 // kubeFlags say which cluster, and what gitvirt is there.
 type kubeFlags struct {
-	kubeconfig, context string
+	clusterFlags
 	// namespace is gitvirt's own.
 	namespace    string
 	launcher     string
@@ -36,16 +46,12 @@ type kubeFlags struct {
 }
 
 func (f *kubeFlags) add(command *cobra.Command) {
+	f.clusterFlags.add(command)
 	flags := command.Flags()
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: KUBECONFIG, ~/.kube/config, or the cluster that gitvirt runs in)")
-	flags.StringVar(&f.context, "context", "", "context of the kubeconfig")
-	flags.StringVar(&f.namespace, "namespace", defaultNamespace, "namespace that gitvirt is installed in")
+	flags.StringVar(&f.namespace, "namespace", install.DefaultNamespace, "namespace that gitvirt is installed in")
 	flags.StringVar(&f.launcher, "launcher-image", "", "image of gitvirt-launcher (default: what was installed)")
 	flags.StringSliceVar(&f.vmNamespaces, "vm-namespace", nil, "namespace whose VMs are looked after (default: what was installed; none means all)")
 }
-
-// defaultNamespace is where gitvirt is installed unless somebody says otherwise.
-const defaultNamespace = "gitvirt-system"
 
 // settingsName is the ConfigMap with what was installed.
 const settingsName = "gitvirt"
@@ -57,7 +63,7 @@ const (
 )
 
 // config is how the cluster is reached.
-func (f *kubeFlags) config() (*rest.Config, error) {
+func (f *clusterFlags) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()

@@ -39,18 +39,24 @@ var errInterrupted = errors.New("interrupted")
 var errSilent = errors.New("failed")
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+	plugin, args := called(os.Args)
+	c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, plugin: plugin}
+	os.Exit(c.run(context.Background(), args))
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	c := &cli{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
+	return c.run(ctx, args)
+}
+
+func (c *cli) run(ctx context.Context, args []string) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	c := &cli{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
 	command := c.root()
 	command.SetArgs(args)
-	command.SetIn(stdin)
-	command.SetOut(stdout)
-	command.SetErr(stderr)
+	command.SetIn(c.stdin)
+	command.SetOut(c.stdout)
+	command.SetErr(c.stderr)
 	err := command.ExecuteContext(ctx)
 	switch {
 	case err == nil:
@@ -60,7 +66,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case errors.Is(err, errSilent):
 		return exitError
 	}
-	fmt.Fprintln(stderr, "Error:", err)
+	fmt.Fprintln(c.stderr, "Error:", err)
 	if errors.Is(err, errInterrupted) {
 		return exitInterrupted
 	}
@@ -73,6 +79,8 @@ type cli struct {
 	stdout io.Writer
 	stderr io.Writer
 	getenv func(string) string
+	// plugin is set when kubectl runs this program.
+	plugin bool
 }
 
 func (c *cli) printf(format string, args ...any) {
@@ -112,10 +120,13 @@ interrupted before all was done.`,
 		c.validateCommand(), c.renderCommand(), c.importCommand(), c.planCommand(), c.approveCommand(), c.applyCommand(), c.runCommand(),
 		c.historyCommand(), c.whyCommand(),
 		c.explainCommand(), c.schemaCommand(), c.createCommand(), c.exposeCommand(),
-		c.getCommand(), c.describeCommand(), c.eventsCommand(), c.disksCommand(), c.doctorCommand(), c.versionCommand(),
+		c.getCommand(), c.describeCommand(), c.eventsCommand(), c.disksCommand(), c.doctorCommand(), c.installCommand(), c.versionCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	explainCompletion(root)
+	if c.plugin {
+		asPlugin(root)
+	}
 	return root
 }
 

@@ -20,7 +20,7 @@ var programs = struct { //nolint:gochecknoglobals // shared by all tests of the 
 
 // TestMain makes this test binary also gitvirt itself, for the scripts of TestScripts.
 func TestMain(m *testing.M) {
-	testscript.Main(cleaning{m}, map[string]func(){"gitvirt": main})
+	testscript.Main(cleaning{m}, map[string]func(){"gitvirt": main, pluginName: main, completionName: main})
 }
 
 // cleaning removes the programs after the tests.

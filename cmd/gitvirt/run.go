@@ -28,17 +28,18 @@ import (
 
 // runFlags configure the controller.
 type runFlags struct {
-	source   sourceFlags
-	agent    agentFlags
+	source sourceFlags
+	agent  agentFlags
 	// kubernetes says that the VMs are Pods of a cluster.
 	kubernetes bool
 	kube       kubeFlags
+	leader     bool
 	interval   time.Duration
-	parallel int
-	listen   string
-	noStatus bool
-	json     bool
-	debug    bool
+	parallel   int
+	listen     string
+	noStatus   bool
+	json       bool
+	debug      bool
 }
 
 func (c *cli) runCommand() *cobra.Command {
@@ -63,7 +64,7 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 			if err := f.source.argument(nil); err != nil {
 				return err
 			}
-			return c.runController(cmd.Context(), &f)
+			return c.leading(cmd.Context(), &f, func(ctx context.Context) error { return c.runController(ctx, &f) })
 		},
 	}
 	f.source.add(command)
@@ -71,6 +72,7 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 	f.kube.add(command)
 	flags := command.Flags()
 	flags.BoolVar(&f.kubernetes, "kubernetes", false, "look after the VMs of a cluster instead of those of this host")
+	addLeaderFlag(flags, &f.leader)
 	flags.DurationVar(&f.interval, "interval", 0, "time between two polls (default: the Fleet's spec.interval, or 15s)")
 	flags.IntVar(&f.parallel, "parallel", 8, "steps carried out at a time")
 	flags.StringVar(&f.listen, "listen", httpapi.DefaultAddress, "address of the read-only API; keep it on loopback")
@@ -161,7 +163,10 @@ func (c *cli) driven(ctx context.Context, f *runFlags, logger *slog.Logger) (*dr
 			return nil
 		},
 		work: []func(context.Context, *reconciler.Reconciler) error{
-			func(ctx context.Context, _ *reconciler.Reconciler) error { f.agent.supervise(ctx, c.stderr, logger); return nil },
+			func(ctx context.Context, _ *reconciler.Reconciler) error {
+				f.agent.supervise(ctx, c.stderr, logger)
+				return nil
+			},
 			func(ctx context.Context, _ *reconciler.Reconciler) error { platform.Follow(ctx); return nil },
 		},
 		close: func() { _ = conn.Close() },
