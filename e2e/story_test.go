@@ -279,7 +279,7 @@ func TestStory(t *testing.T) {
 	})
 	t.Run("a replica set is scaled", func(t *testing.T) { s.scale(t) })
 
-	log := follow(t, "-n", storyNamespace, s.ready("web").Name)
+	log := follow(t, "-n", storyNamespace, s.one("web").Name)
 	s.push("nothing")
 	s.gone("web")
 	eventually(t, "the guest has shut down", func() (bool, string) {
