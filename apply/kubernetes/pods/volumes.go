@@ -19,8 +19,8 @@ const (
 	volumeKernel  = "gitvirt-kernel-boot"
 )
 
-// secretMarkerPath is where the empty file of the Secret is.
-const secretMarkerPath = "/run/gitvirt-for-the-agent"
+// markerPath is where the empty file of the Secret is mounted.
+const markerPath = "/run/gitvirt-for-the-agent"
 
 // volumes gives the Pod what the machine's volumes need. What the agent makes of Secrets, ConfigMaps and user data lies among the disks:
 // the Secret of the machine is a volume of which the container mounts an empty file and nothing else, so that the kubelet hands the rest to the
@@ -38,7 +38,7 @@ func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
 	add(corev1.Volume{Name: volumeDisks, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		corev1.VolumeMount{MountPath: protocol.DisksDir})
 	add(corev1.Volume{Name: volumeSecret, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: Name(vm.Address)}}},
-		corev1.VolumeMount{MountPath: secretMarkerPath, SubPath: podapi.SecretMarker, ReadOnly: true})
+		corev1.VolumeMount{MountPath: markerPath, SubPath: podapi.SecretMarker, ReadOnly: true})
 	for i := range spec.Volumes {
 		volume := &spec.Volumes[i]
 		switch {
