@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,12 +62,14 @@ func (p *Platform) Follow(ctx context.Context) {
 	}
 	nodes := informers.NewSharedInformerFactory(p.client, 0)
 	follow(nodes, nodes.Core().V1().Nodes().Informer(), stripNode, handler(p.sawNode, p.lostNode, touch))
-	var running sync.WaitGroup
-	defer running.Wait()
 	for _, factory := range started {
 		factory.Start(ctx.Done())
-		defer factory.Shutdown()
 	}
+	defer func() {
+		for _, factory := range started {
+			factory.Shutdown()
+		}
+	}()
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return
 	}

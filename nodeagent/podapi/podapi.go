@@ -116,7 +116,7 @@ func (s *Step) Annotate(namespace, pod string, record []byte, sign func(payload 
 	}, nil
 }
 
-// ErrForged: a Pod carries gitvirt's labels, and its annotations are not what the controller signed for it.
+// ErrForged is told of a Pod that carries gitvirt's labels, and its annotations are not what the controller signed for it.
 var ErrForged = errors.New("the Pod is not as the controller made it")
 
 // Read returns the step and the record that the annotations of a Pod hold. The error is ErrForged when they were not signed for this
@@ -171,7 +171,7 @@ func Digest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ErrOtherContent: the Secret's content is not the one that the step is for. The kubelet brings a new one a moment after the
+// ErrOtherContent says that the Secret's content is not the one that the step is for. The kubelet brings a new one a moment after the
 // annotation of the step has changed.
 var ErrOtherContent = errors.New("the Secret's content is not the step's")
 
