@@ -21,7 +21,7 @@ func serving(name, binding string) string {
         cloudInitNoCloud:
           userData: |
             #!/bin/sh
-            mkdir /www && echo "this is `+name+`" >/www/index.html && httpd -p 8080 -h /www
+            mkdir -p /run/page && echo "this is `+name+`" >/run/page/index.html && httpd -p 8080 -h /run/page
 `)
 	return strings.Replace(web, "          autoattachPodInterface: false\n", "", 1) + `---
 apiVersion: v1
@@ -50,7 +50,7 @@ func TestNetwork(t *testing.T) {
 		service := must(t, nil, "-n", storyNamespace, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
 		for _, address := range []string{found.Status.PodIP + ":8080", service + ":80"} {
 			eventually(t, fmt.Sprintf("%s answers at %s", name, address), func() (bool, string) {
-				output, _ := kubectl(t, nil, "-n", storyNamespace, "exec", "client", "--", "/bin/busybox", "wget", "-q", "-O-", "-T", "3", "http://"+address+"/")
+				output, _ := kubectl(t, nil, "-n", storyNamespace, "exec", "client", "--", "/bin/busybox", "timeout", "3", "/bin/busybox", "wget", "-q", "-O-", "http://"+address+"/")
 				return strings.Contains(output, "this is "+name), output
 			})
 		}

@@ -128,3 +128,21 @@ func TestPodWithoutVHost(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestTapsAreRecorded: what a domain was made with is what it is compared with afterwards.
+func TestTapsAreRecorded(t *testing.T) {
+	machine := inPod(machineOf(decode(t, more)))
+	want := machine.Host.Assignment
+	machine.Record = &domainxml.Record{Address: machine.Address, Hash: "1", Spec: []byte("{}"), Assignment: want}
+	document, err := domainxml.Render(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := domainxml.ParseRecord(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, record.Assignment); diff != "" || len(want.Taps) == 0 {
+		t.Error(diff)
+	}
+}

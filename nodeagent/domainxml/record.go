@@ -147,7 +147,7 @@ func (r *Record) write(w *xmlWriter, name, namespace string) error {
 			"logical-block", number(volume.LogicalBlock), "physical-block", number(volume.PhysicalBlock), "initrd", volume.Initrd,
 			"content", volume.Content)
 	}
-	if r.Assignment.CPUs != nil || len(r.Assignment.Devices) > 0 {
+	if a := &r.Assignment; a.CPUs != nil || len(a.Devices) > 0 || len(a.Taps) > 0 {
 		assignment, err := json.Marshal(r.Assignment)
 		if err != nil {
 			return fmt.Errorf("writing the record of %s: %w", r.Address, err)
