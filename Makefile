@@ -13,7 +13,7 @@ FUZZTIME ?= 60s
 BENCH ?= .
 BENCHTIME ?= 1s
 # Packages tested at a time. Many tests wait for guests, so that three keep two CPUs busy.
-TEST_PARALLEL ?= 3
+TEST_PARALLEL ?= 2
 
 go_build = go build -trimpath -ldflags "-X main.version=$(VERSION)"
 
