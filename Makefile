@@ -12,7 +12,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FUZZTIME ?= 60s
 BENCH ?= .
 BENCHTIME ?= 1s
-# Packages tested at a time. Many tests wait for guests, so that three keep two CPUs busy.
+# Packages tested at a time. Three starve each other on two CPUs: guests boot in software emulation.
 TEST_PARALLEL ?= 2
 
 go_build = go build -trimpath -ldflags "-X main.version=$(VERSION)"
