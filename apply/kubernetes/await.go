@@ -25,10 +25,15 @@ func (e *execution) await(ctx context.Context, patience time.Duration, done func
 }
 
 func (p *Platform) await(ctx context.Context, namespace, name string, patience time.Duration, done func(*guest) (bool, error)) error {
+	return until(ctx, patience, func() (*guest, <-chan struct{}) { return p.get(namespace, name) }, done)
+}
+
+// until looks at something, again whenever the channel that it came with is closed, until done says so or patience is over.
+func until[T any](ctx context.Context, patience time.Duration, look func() (T, <-chan struct{}), done func(T) (bool, error)) error {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	for {
-		now, changes := p.get(namespace, name)
+		now, changes := look()
 		if over, err := done(now); over {
 			return err
 		}

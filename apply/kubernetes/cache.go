@@ -280,8 +280,7 @@ func (p *Platform) picture() *plan.Observed {
 	observed := &plan.Observed{Node: clusterName, Domains: make([]*plan.Domain, 0, len(p.guests))}
 	live := map[string]int{}
 	told := 0
-	for _, name := range slices.Sorted(maps.Keys(p.guests)) {
-		g := p.guests[name]
+	for _, g := range p.guests {
 		observed.Domains = append(observed.Domains, g.as(p.nodes[g.node]))
 		if g.observed != nil && len(g.observed.Live) > 0 {
 			told++

@@ -142,7 +142,7 @@ func (e *execution) make(ctx context.Context) error {
 	if err := e.applySecret(ctx, content); err != nil {
 		return err
 	}
-	if err := e.apply(ctx, "the Pod", pod, func(patch []byte, options metav1.PatchOptions) error {
+	if err := e.apply("the Pod", pod, func(patch []byte, options metav1.PatchOptions) error {
 		_, err := e.p.client.CoreV1().Pods(e.namespace).Patch(ctx, e.name, types.ApplyPatchType, patch, options)
 		return err
 	}); err != nil {
@@ -292,14 +292,14 @@ func (e *execution) applySecret(ctx context.Context, content []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", apply.ErrStalled, err)
 	}
-	return e.apply(ctx, "the Secret", secret, func(patch []byte, options metav1.PatchOptions) error {
+	return e.apply("the Secret", secret, func(patch []byte, options metav1.PatchOptions) error {
 		_, err := e.p.client.CoreV1().Secrets(e.namespace).Patch(ctx, e.name, types.ApplyPatchType, patch, options)
 		return err
 	})
 }
 
 // apply is a server-side apply.
-func (e *execution) apply(_ context.Context, what string, object any, patch func([]byte, metav1.PatchOptions) error) error {
+func (e *execution) apply(what string, object any, patch func([]byte, metav1.PatchOptions) error) error {
 	encoded, err := json.Marshal(object)
 	if err != nil {
 		return fmt.Errorf("%w: %w", apply.ErrStalled, err)

@@ -72,9 +72,7 @@ func (p *Platform) lostObject(kind string, meta *metav1.ObjectMeta) {
 func (e *execution) pass(ctx context.Context) error {
 	address := e.step.Address
 	e.namespace, e.name = address.Namespace, address.Name
-	e.p.mu.Lock()
-	live := e.p.objects[address]
-	e.p.mu.Unlock()
+	live, _ := e.p.object(address)
 	switch {
 	case live == nil && e.step.Precondition != "", live != nil && e.step.Precondition != live.Fingerprint:
 		return fmt.Errorf("%w: %s has changed", apply.ErrStale, address)
@@ -129,21 +127,18 @@ func (e *execution) removeObject(ctx context.Context, address schemas.Address) e
 	return e.settled(ctx, func(now *plan.Object) bool { return now == nil })
 }
 
+// object returns what was applied under an address as it was seen last, and a channel that is closed when anything has changed since.
+func (p *Platform) object(address schemas.Address) (*plan.Object, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.objects[address], p.changes
+}
+
 // settled waits until what was done is seen, so that the next plan does not do it again.
 func (e *execution) settled(ctx context.Context, done func(*plan.Object) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, e.p.config.Patience)
-	defer cancel()
-	for {
-		e.p.mu.Lock()
-		now, changes := e.p.objects[e.step.Address], e.p.changes
-		e.p.mu.Unlock()
-		if done(now) {
-			return nil
-		}
-		select {
-		case <-changes:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %s is not seen to be as it was applied", apply.ErrRetry, e.step.Address)
-		}
+	look := func() (*plan.Object, <-chan struct{}) { return e.p.object(e.step.Address) }
+	if err := until(ctx, e.p.config.Patience, look, func(now *plan.Object) (bool, error) { return done(now), nil }); err != nil {
+		return fmt.Errorf("%w: %s is not seen to be as it was applied", apply.ErrRetry, e.step.Address)
 	}
+	return nil
 }
