@@ -106,7 +106,8 @@ func TestGuestEndsByItself(t *testing.T) {
 	}{
 		{"powers off", libvirttest.GuestPowersOff, func(*launchertest.Pod) {}, 0, protocol.Shutdown, "exit status 0"},
 		{"QEMU killed", libvirttest.GuestIdle, func(p *launchertest.Pod) { p.Kill(p.Find(launchertest.QEMU), syscall.SIGKILL) }, 10, protocol.Crashed, "signal: killed"},
-		{"switched off", libvirttest.GuestIdle, func(p *launchertest.Pod) { p.Virsh("destroy", launchertest.Domain) }, 12, protocol.Destroyed, "exit status 0"},
+		// The Pod may end before the daemon has answered whoever switched the guest off; the fate says whether it was done.
+		{"switched off", libvirttest.GuestIdle, func(p *launchertest.Pod) { _, _ = p.TryVirsh("destroy", launchertest.Domain) }, 12, protocol.Destroyed, "exit status 0"},
 		{"killed while libvirt is dead", libvirttest.GuestIdle, func(p *launchertest.Pod) {
 			p.Kill(p.Find("libvirtd"), syscall.SIGKILL)
 			p.Kill(p.Find(launchertest.QEMU), syscall.SIGKILL)
