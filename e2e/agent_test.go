@@ -32,7 +32,7 @@ const agentNamespace = "agent-e2e"
 
 // agentRig is the agent of node-1, as a process of this machine, and the authority that it believes.
 type agentRig struct {
-	*testing.T
+	T
 	dir       string
 	authority *identity.Authority
 	log       *output
@@ -40,7 +40,7 @@ type agentRig struct {
 	audited   int64 // how long the audit log was at first, in bytes
 }
 
-func newAgentRig(t *testing.T) *agentRig {
+func newAgentRig(t testing.TB) *agentRig {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -67,12 +67,12 @@ func newAgentRig(t *testing.T) *agentRig {
 	return r
 }
 
-// start starts the agent.
-func (r *agentRig) start() {
+// start starts the agent, with further arguments.
+func (r *agentRig) start(more ...string) {
 	r.Helper()
-	r.process = exec.Command("../bin/gitvirt-agent", "--kubernetes", "--node=node-1", "--kubeconfig="+filepath.Join(cluster(), "kubeconfig"),
+	r.process = exec.Command("../bin/gitvirt-agent", append([]string{"--kubernetes", "--node=node-1", "--kubeconfig="+filepath.Join(cluster(), "kubeconfig"),
 		"--authority="+r.dir, "--state-dir="+filepath.Join(r.dir, "state"), "--socket="+filepath.Join(r.dir, "agent.sock"),
-		"--kubelet-dir="+r.kubeletDir(), "--emulation=always", "--metrics=127.0.0.1:19474")
+		"--kubelet-dir="+r.kubeletDir(), "--emulation=always", "--metrics=127.0.0.1:19474"}, more...)...)
 	r.process.Stdout, r.process.Stderr = r.log, r.log
 	if err := r.process.Start(); err != nil {
 		r.Fatal(err)

@@ -17,11 +17,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// T is a test or a benchmark.
+type T = testing.TB
+
 // patience bounds each wait; guests boot in software emulation.
 const patience = 2 * time.Minute
 
 // kubectl runs kubectl as the cluster's administrator, with an object on its standard input if there is one.
-func kubectl(t *testing.T, object any, arguments ...string) (string, error) {
+func kubectl(t testing.TB, object any, arguments ...string) (string, error) {
 	t.Helper()
 	cmd := command(t.Context(), arguments...)
 	if object != nil {
@@ -41,7 +44,7 @@ func command(ctx context.Context, arguments ...string) *exec.Cmd {
 	return cmd
 }
 
-func must(t *testing.T, object any, arguments ...string) string {
+func must(t testing.TB, object any, arguments ...string) string {
 	t.Helper()
 	output, err := kubectl(t, object, arguments...)
 	if err != nil {
@@ -51,7 +54,7 @@ func must(t *testing.T, object any, arguments ...string) string {
 }
 
 // apply is what the platform does with an object: server-side apply in gitvirt's name.
-func apply(t *testing.T, object any, more ...string) string {
+func apply(t testing.TB, object any, more ...string) string {
 	t.Helper()
 	return must(t, object, append([]string{"apply", "--server-side", "--field-manager=gitvirt", "-f", "-"}, more...)...)
 }
@@ -59,7 +62,7 @@ func apply(t *testing.T, object any, more ...string) string {
 func cluster() string { return os.Getenv("GITVIRT_CLUSTER") }
 
 // pod reads a Pod.
-func pod(t *testing.T, name string) *corev1.Pod {
+func pod(t testing.TB, name string) *corev1.Pod {
 	t.Helper()
 	out := &corev1.Pod{}
 	if err := json.Unmarshal([]byte(must(t, nil, "get", "pod", name, "-o", "json")), out); err != nil {
@@ -78,7 +81,7 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStat
 }
 
 // eventually waits for something; told says what was seen last.
-func eventually(t *testing.T, what string, holds func() (ok bool, told string)) {
+func eventually(t testing.TB, what string, holds func() (ok bool, told string)) {
 	t.Helper()
 	var told string
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {

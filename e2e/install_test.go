@@ -116,7 +116,7 @@ func remove(t *testing.T, kind, name string) {
 	}
 }
 
-func client(t *testing.T, config *rest.Config) kubernetes.Interface {
+func client(t testing.TB, config *rest.Config) kubernetes.Interface {
 	t.Helper()
 	made, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -43,7 +43,7 @@ func options() pods.Options {
 	return pods.Options{Fleet: "e2e", Revision: "4fa1c7e", Image: os.Getenv("GITVIRT_E2E_LAUNCHER"), Emulation: true}
 }
 
-func machine(t *testing.T, manifest string) *schemas.VM {
+func machine(t testing.TB, manifest string) *schemas.VM {
 	t.Helper()
 	desired := schemas.Assemble([]*schemas.File{schemas.Parse("vm.yaml", []byte(manifest))}, schemas.AllowMissing())
 	if len(desired.VMs) != 1 {
@@ -144,7 +144,7 @@ func TestGuestInItsPod(t *testing.T) {
 }
 
 // define does what the node agent does: it defines and starts the guest over the socket of the Pod's libvirt.
-func define(t *testing.T, vm *schemas.VM, runtime string) {
+func define(t testing.TB, vm *schemas.VM, runtime string) {
 	t.Helper()
 	socket, err := protocol.OpenSocket(runtime)
 	if err != nil {
@@ -194,7 +194,7 @@ func (o *output) String() string {
 }
 
 // follow follows a Pod's log until the test ends: what is in it is gone with the Pod.
-func follow(t *testing.T, pod ...string) *output {
+func follow(t testing.TB, pod ...string) *output {
 	t.Helper()
 	out := &output{}
 	cmd := command(t.Context(), append([]string{"logs", "-f"}, pod...)...)

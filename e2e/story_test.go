@@ -32,7 +32,7 @@ type story struct {
 	said                 *output
 }
 
-func newStory(t *testing.T) *story {
+func newStory(t testing.TB) *story {
 	s := &story{agentRig: newAgentRig(t), said: &output{}}
 	s.repository, s.checkout = filepath.Join(s.dir, "fleet.git"), filepath.Join(s.dir, "fleet")
 	for _, name := range []string{storyNamespace, controllerNamespace} {
