@@ -4,11 +4,11 @@ import (
 	"errors"
 	"time"
 
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
-	"github.com/gitvirt/gitvirt/sources/backoff"
 )
 
 // The gate's patience.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/sources"
-	"github.com/gitvirt/gitvirt/sources/backoff"
 )
 
 // poll is the outcome of asking the source once.

@@ -6,9 +6,9 @@ import (
 	"maps"
 	"time"
 
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
-	"github.com/gitvirt/gitvirt/sources/backoff"
 )
 
 // The publisher's pace.

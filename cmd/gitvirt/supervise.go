@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/gitvirt/gitvirt/sources/backoff"
+	"github.com/gitvirt/gitvirt/backoff"
 )
 
 // supervise keeps an agent answering until ctx ends: it starts one when none answers, and again when it dies. An agent

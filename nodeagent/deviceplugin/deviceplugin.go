@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gitvirt/gitvirt/backoff"
 )
 
 // Domain is what the resources' names begin with, as apply/kubernetes/pods asks for them.
@@ -78,20 +80,9 @@ func (p *Plugin) offer(ctx context.Context, device Device) {
 				pause = min(2*pause, lastPause)
 			}
 		}
-		if !wait(ctx, pause) {
+		if backoff.Wait(ctx, nil, pause) != nil {
 			return
 		}
-	}
-}
-
-func wait(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 
@@ -148,7 +139,7 @@ func (p *Plugin) serve(ctx context.Context, device Device, log *slog.Logger) err
 		return err
 	}
 	log.Info("the kubelet offers the device to Pods", "device", device.Path)
-	for wait(ctx, p.Interval) {
+	for backoff.Wait(ctx, nil, p.Interval) == nil {
 		now, err := p.kubelet()
 		if err != nil || now != kubelet {
 			return err

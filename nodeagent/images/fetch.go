@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/nodeagent/disks/diskfile"
 )
 
@@ -32,12 +33,8 @@ func (c *Cache) retry(ctx context.Context, attempt func(context.Context) error) 
 		}
 		jittered := pause/2 + rand.N(pause) //nolint:gosec // jitter is no secret
 		c.opts.Log.Warn("fetching an image failed and is tried again", "error", err, "attempt", tried, "pause", jittered)
-		timer := time.NewTimer(jittered)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		if ended := backoff.Wait(ctx, nil, jittered); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
 		}
 		pause *= 3
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/nodeagent/networks/responder"
 )
 
@@ -157,7 +158,7 @@ func (s *server) read(ctx context.Context, from *wire, handle func([]byte) error
 		if spent := time.Since(since); spent >= time.Second {
 			since, count = time.Now(), 0
 		} else if count++; count >= maxFrames {
-			if !wait(ctx, time.Second-spent) {
+			if backoff.Wait(ctx, nil, time.Second-spent) != nil {
 				return nil
 			}
 		}
@@ -176,18 +177,6 @@ func (s *server) recheck(from *wire) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	return time.Now().Add(recheck), nil
-}
-
-// wait lets time pass, and reports whether ctx goes on.
-func wait(ctx context.Context, duration time.Duration) bool {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // answer answers a frame of the guest's. When it asks for a gateway, the gateway is asked too: its address may be another by now.
@@ -228,7 +217,7 @@ func (s *server) announce(ctx context.Context) error {
 		if err := errors.Join(send(s.tap, frames), send(s.outside, probes)); err != nil {
 			return err
 		}
-		if !wait(ctx, announceInterval) {
+		if backoff.Wait(ctx, nil, announceInterval) != nil {
 			return nil
 		}
 	}

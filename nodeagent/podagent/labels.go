@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 )
 
@@ -61,7 +62,7 @@ func (l *nodeLabels) run(ctx context.Context) {
 		if ctx.Err() == nil {
 			l.agent.config.Logger.Warn("cannot label the node", "error", err, "again_in", pause)
 		}
-		if !settle(ctx, pause) {
+		if backoff.Wait(ctx, nil, pause) != nil {
 			return
 		}
 		pause = min(2*pause, lastRewrite)

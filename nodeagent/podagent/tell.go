@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 )
 
@@ -47,7 +48,7 @@ func (w *worker) tell(ctx, life context.Context) {
 			_, _ = w.publish(context.WithoutCancel(ctx)) // the next agent tells what could not be told
 			return
 		case <-w.news:
-			if !settle(life, w.agent.config.Settle) {
+			if backoff.Wait(life, nil, w.agent.config.Settle) != nil { // what belongs to the same news comes meanwhile
 				continue
 			}
 			drain(w.news)
@@ -60,18 +61,6 @@ func (w *worker) tell(ctx, life context.Context) {
 		default:
 			delay = later
 		}
-	}
-}
-
-// settle waits for what belongs to the same news.
-func settle(ctx context.Context, while time.Duration) bool {
-	timer := time.NewTimer(while)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

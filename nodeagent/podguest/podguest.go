@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/domainxml"
 	"github.com/gitvirt/gitvirt/nodeagent/networks"
@@ -157,12 +158,8 @@ func (n *network) serve(ctx context.Context) {
 			return
 		}
 		n.log.Warn("the guest's network is not served", "error", err, "again_in", pause)
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if backoff.Wait(ctx, nil, pause) != nil {
 			return
-		case <-timer.C:
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/storage/filesystem"
 
-	"github.com/gitvirt/gitvirt/sources/backoff"
+	"github.com/gitvirt/gitvirt/backoff"
 )
 
 // objectCache bounds what go-git keeps of the objects it has read, in bytes: mostly the bases of deltas.

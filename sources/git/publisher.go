@@ -14,7 +14,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
-	"github.com/gitvirt/gitvirt/sources/backoff"
+	"github.com/gitvirt/gitvirt/backoff"
 )
 
 // Publisher writes files to a branch that others may write to as well: the status branch. It is safe for concurrent

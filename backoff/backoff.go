@@ -1,5 +1,5 @@
-// Package backoff says how long to wait: the one backoff type of the project (exponential, with jitter), and a clock that
-// tests can hold.
+// Package backoff waits: the one backoff type of the project (exponential, with jitter), the one wait that a context can end, and a
+// clock that tests can hold. It stands below every other package, so that loops of controllers and of agents wait alike.
 //
 // The clock and the source of randomness are injected, so tests of loops need no real time.
 package backoff

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/gitvirt/gitvirt/sources/backoff"
+	"github.com/gitvirt/gitvirt/backoff"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
