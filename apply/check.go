@@ -34,8 +34,6 @@ func Plan(ctx context.Context, want *schemas.Desired, have plan.Observed, option
 	if err != nil || p.Unknown != "" {
 		return p, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkPatience)
-	defer cancel()
 	var found Inspection
 	found.Look(ctx, checker, p, all)
 	if refused := found.NotLive(p); len(refused) > 0 {

@@ -33,8 +33,10 @@ type Inspection struct {
 }
 
 // Look asks about the steps of a plan that nothing blocks, that are wanted and that were not asked about: the worst for their
-// guests first, at most 200 of them.
+// guests first, at most 200 of them, and waits for the answers at most half a minute.
 func (i *Inspection) Look(ctx context.Context, checker Checker, p *plan.Plan, wanted func(*plan.Step) bool) {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
 	target := Target{Fleet: p.Fleet, Revision: p.Revision}
 	var steps []*plan.Step
 	for n := range p.Steps {

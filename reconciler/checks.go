@@ -8,12 +8,9 @@ import (
 	"github.com/gitvirt/gitvirt/plan"
 )
 
-const (
-	// checkPatience is how long the platform may take to say what it thinks of the steps that wait.
-	checkPatience = 30 * time.Second
-	// checkPause is the shortest time between two such questions, whatever becomes of the plan meanwhile.
-	checkPause = 2 * time.Second
-)
+// checkPause is the shortest time between two questions what the platform thinks of the steps that wait, whatever becomes of the plan
+// meanwhile.
+const checkPause = 2 * time.Second
 
 // checks has the platform look at the steps that wait: what people approve, and what a window lets begin, is what can be
 // done. What need not wait is looked at when it is carried out. It belongs to the loop.
@@ -81,10 +78,8 @@ func (c *checks) ask(ctx context.Context, now time.Time) {
 	asked := &plan.Plan{Fleet: p.Fleet, Revision: p.Revision, Steps: c.waiting}
 	c.asking = true
 	c.l.workers.running.Go(func() {
-		asking, cancel := context.WithTimeout(ctx, checkPatience)
-		defer cancel()
 		var found apply.Inspection
-		found.Look(asking, c.checker, asked, waits)
+		found.Look(ctx, c.checker, asked, waits)
 		select {
 		case c.answers <- found:
 		case <-ctx.Done():
