@@ -111,3 +111,26 @@ func bare(path string) string {
 	}
 	return out
 }
+
+func TestReachesGuest(t *testing.T) {
+	for _, test := range []struct {
+		reason      string
+		consequence plan.Consequence
+		live, want  bool
+	}{
+		{reason: "nothing that the guest could notice", consequence: plan.ConsequenceNone, want: true},
+		{reason: "a live change", consequence: plan.ConsequenceLive, live: true, want: true},
+		{reason: "a live change that is not marked as one", consequence: plan.ConsequenceLive, want: true},
+		{reason: "a part is live, another waits", consequence: plan.ConsequenceNextBoot, live: true, want: true},
+		{reason: "only for the next boot", consequence: plan.ConsequenceNextBoot},
+		{reason: "the guest is restarted", consequence: plan.ConsequenceRestart},
+		{reason: "the guest goes", consequence: plan.ConsequenceDestroy},
+	} {
+		t.Run(test.reason, func(t *testing.T) {
+			step := plan.Step{Consequence: test.consequence, Live: test.live}
+			if got := step.ReachesGuest(); got != test.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}

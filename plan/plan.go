@@ -258,6 +258,12 @@ func (s *Step) StopsGuest() bool {
 	return s.Action == ActionDestroy || s.Action == ActionRetire || s.Power == PowerOff
 }
 
+// ReachesGuest reports whether the running guest gets what the step changes, without a restart. What the guest cannot notice is brought
+// into its running domain too, so that nothing waits for a restart that nobody needs.
+func (s *Step) ReachesGuest() bool {
+	return s.Live || s.Consequence == ConsequenceNone || s.Consequence == ConsequenceLive
+}
+
 // Runs reports whether the step is carried out: nothing blocks it and it waits for nothing.
 func (s *Step) Runs() bool { return s.Blocked == "" && len(s.Waits) == 0 }
 

@@ -147,7 +147,7 @@ func requestOf(target apply.Target, step plan.Step) (*api.ExecuteRequest, error)
 		Address: step.Address.String(), Domain: step.Domain, Precondition: step.Precondition, Define: step.Define,
 		Replace: step.Action == plan.ActionReplace, Destroy: step.Action == plan.ActionDestroy,
 		Power: string(step.Power), GraceSeconds: step.GraceSeconds,
-		Live:   step.Live || step.Consequence == plan.ConsequenceNone || step.Consequence == plan.ConsequenceLive,
+		Live:   step.ReachesGuest(),
 		Retire: step.Action == plan.ActionRetire, Adopt: step.Adopt,
 	}
 	if step.Previous != nil {

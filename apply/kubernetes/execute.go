@@ -159,7 +159,7 @@ func (e *execution) change(ctx context.Context) error {
 	}
 	next := podapi.Step{
 		Precondition: agents(e.step.Precondition), Define: e.step.Define, Power: string(e.step.Power), GraceSeconds: e.step.GraceSeconds,
-		Live: e.step.Live || e.step.Consequence == plan.ConsequenceNone || e.step.Consequence == plan.ConsequenceLive,
+		Live: e.step.ReachesGuest(),
 	}
 	annotations, err := e.annotate(&next, content)
 	if err != nil {

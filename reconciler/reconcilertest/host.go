@@ -327,7 +327,7 @@ func (h *Host) define(ctx context.Context, target apply.Target, step plan.Step, 
 	}
 	domain.Fleet, domain.Revision, domain.Source = target.Fleet, target.Revision, step.Source
 	domain.Hash, domain.Record, domain.Drift, domain.Transient = step.VM.Hash, step.VM.Record, nil, false
-	if domain.State != plan.StateStopped && (step.Consequence == plan.ConsequenceNone || step.Consequence == plan.ConsequenceLive) {
+	if domain.State != plan.StateStopped && step.ReachesGuest() {
 		domain.RunningHash, domain.RunningRecord = domain.Hash, domain.Record
 	}
 	domain.Disks = nil
