@@ -34,18 +34,6 @@ type hostShare struct {
 	pending map[string]domainxml.Assignment
 }
 
-// WithReservedCPUs names CPUs of the host, such as "0-1", that no VM has for itself; without it the first core stays with
-// the host.
-func WithReservedCPUs(list string) Option {
-	return func(s *settings) { s.reservedCPUs = list }
-}
-
-// WithHostRoot names the folder in which the file system of the host begins that devices, CPUs and programs are looked
-// for in; without it "/".
-func WithHostRoot(dir string) Option {
-	return func(s *settings) { s.hostRoot = dir }
-}
-
 func newHostShare(s settings) (*hostShare, error) {
 	root := s.hostRoot
 	if root == "" {

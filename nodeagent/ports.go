@@ -27,11 +27,6 @@ type Redirects interface {
 	Set(redirects map[forwards.Endpoint]uint16) error
 }
 
-// WithRedirects replaces the redirects, which are a table of the kernel's nftables.
-func WithRedirects(redirects Redirects) Option {
-	return func(s *settings) { s.redirects = redirects }
-}
-
 // redirectsOf returns the redirects that belong to an agent by its state directory: two agents of one host share no table.
 func redirectsOf(s settings, stateDir string) Redirects {
 	if s.redirects != nil {

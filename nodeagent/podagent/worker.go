@@ -2,8 +2,6 @@ package podagent
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -13,12 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	kubevirtv1 "kubevirt.io/api/core/v1"
 
-	"github.com/gitvirt/gitvirt/nodeagent"
-	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
-	"github.com/gitvirt/gitvirt/schemas"
 )
 
 // worker looks after one Pod. Its goroutines: the one of run does things, the teller writes on the Pod, and while the guest's agent is
@@ -42,46 +36,6 @@ type worker struct {
 	gone  bool
 	over  bool // nothing is left to be done, ever
 	state state
-}
-
-// job is the step that the Pod has now, with what it needs.
-type job struct {
-	// annotations are what the step was read from, "" before there is one.
-	annotations string
-	step        *podapi.Step
-	vm          *api.VM // nil until the Secret has the step's content, as object is
-	object      *kubevirtv1.VirtualMachine
-	claims      bool // whether the guest writes to claims
-	// retryAt is when a step that failed is tried again, delay how long the last wait was.
-	retryAt time.Time
-	delay   time.Duration
-}
-
-// opened is an agent of the Pod that was opened.
-type opened struct {
-	guest Guest
-	close func()
-}
-
-// state is what is known of a Pod and told on it.
-type state struct {
-	// step is the last one that could be verified; nil before there is one. Nothing is told of a Pod without.
-	step *podapi.Step
-	// done is the ID of the step that was carried out last, with its outcome.
-	done    string
-	outcome podapi.Outcome
-	message string
-	// sight is what the Pod's libvirt has; nil until it was seen.
-	sight *nodeagent.PodState
-	// since is when the step began that is being carried out; zero while none is.
-	since time.Time
-	// waiting says what is being waited for, from when on.
-	waiting      string
-	waitingSince time.Time
-	// ready is how the guest is asked whether it is; found is what was found, of this run of the guest.
-	ready readiness
-	// ended says that the launcher has ended.
-	ended bool
 }
 
 func newWorker(a *Agent, pod *corev1.Pod) *worker {
@@ -129,20 +83,6 @@ func (w *worker) finished() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.over
-}
-
-// note changes what is known, and has it told if that is news.
-func (w *worker) note(change func(*state)) {
-	w.mu.Lock()
-	change(&w.state)
-	w.mu.Unlock()
-	nudge(w.news)
-}
-
-func (w *worker) known() state {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.state
 }
 
 func nudge(channel chan struct{}) {
@@ -237,177 +177,6 @@ func (w *worker) advance(ctx, life context.Context) next {
 		return whenever()
 	}
 	return w.carryOut(ctx, life)
-}
-
-// wait notes what is being waited for; "" for nothing.
-func (w *worker) wait(what string, why error) {
-	text := ""
-	if what != "" {
-		text = "waiting for " + what
-		if why != nil {
-			text += ": " + why.Error()
-		}
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.state.waiting == text {
-		return
-	}
-	if w.state.waiting == "" || text == "" {
-		w.state.waitingSince = time.Now()
-	}
-	w.state.waiting = text
-	nudge(w.news)
-}
-
-// read takes the step from the Pod, and tells whether there is one that the controller signed.
-func (w *worker) read(pod *corev1.Pod) bool {
-	text := pod.Annotations[podapi.AnnotationStep] + "\x00" + pod.Annotations[podapi.AnnotationSignature] + "\x00" + pod.Annotations[podapi.AnnotationRecord]
-	if text == w.job.annotations {
-		return true
-	}
-	trust, err := w.agent.config.Trust()
-	if err != nil {
-		w.log.Warn("no Pod can be verified", "error", err)
-		return false
-	}
-	verify := func(payload, signature []byte) bool { return trust.VerifyStep(payload, signature) == nil }
-	step, record, err := podapi.Read(pod.Namespace, pod.Name, pod.Annotations, verify)
-	var claims bool
-	if err == nil {
-		claims, err = writesClaims(record)
-	}
-	if err != nil && w.refused == text {
-		return false
-	}
-	if err != nil {
-		w.refused = text
-		w.agent.metrics.refused.Inc()
-		w.log.Warn("the Pod is refused", "error", err)
-		w.agent.config.Events.Event(reference(pod), corev1.EventTypeWarning, "Refused", err.Error())
-		return false
-	}
-	w.refused = ""
-	w.job = job{annotations: text, step: step, claims: claims}
-	w.paused = 0
-	w.note(func(s *state) { s.step = step })
-	return true
-}
-
-// maxContent bounds what is read of a Secret, in bytes: as much as the API server takes.
-const maxContent = 2 << 20
-
-// content reads what the kubelet has of the Secret. A new content comes a moment after the annotations have changed.
-func (w *worker) content() error {
-	if w.job.vm != nil {
-		return nil
-	}
-	content, err := readLimited(filepath.Join(w.place.Dir, secretVolume, podapi.SecretKey), maxContent)
-	if err != nil {
-		return err
-	}
-	vm, err := w.job.step.DecodeVM(content)
-	if err != nil {
-		return err
-	}
-	object := &kubevirtv1.VirtualMachine{}
-	if err := json.Unmarshal(vm.GetObject(), object); err != nil || object.Spec.Template == nil {
-		return errors.New("the machine in it cannot be read") // what cannot be read may be quoted in the error
-	}
-	ready, err := readinessOf(object)
-	if err != nil {
-		return err
-	}
-	w.job.vm, w.job.object = vm, object
-	w.note(func(s *state) { s.ready.take(ready) })
-	return nil
-}
-
-// enter opens the agent of the Pod.
-func (w *worker) enter(ctx context.Context) error {
-	if w.open != nil {
-		return nil
-	}
-	if err := os.MkdirAll(w.place.StateDir, 0o700); err != nil {
-		return err
-	}
-	place, err := w.locate()
-	if err != nil {
-		return err
-	}
-	guest, closeGuest, err := w.agent.config.Open(ctx, place)
-	if err != nil {
-		return err
-	}
-	// It follows the Pod until the worker ends: a step that is on its way when the agent stops needs it.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	var followers sync.WaitGroup
-	followers.Go(func() { guest.Run(life) })
-	followers.Go(func() { guest.Watch(life, w.look) })
-	followers.Go(func() { w.follow(life, guest) })
-	w.open = &opened{guest: guest, close: func() {
-		end()
-		followers.Wait()
-		closeGuest()
-	}}
-	w.mu.Lock()
-	w.state.ready.guest = guest
-	w.mu.Unlock()
-	return nil
-}
-
-// locate finds what is needed to open the agent of the Pod.
-func (w *worker) locate() (Pod, error) {
-	place := w.place
-	var err error
-	if place.Address, err = schemas.ParseAddress(w.job.step.Address); err != nil {
-		return place, err
-	}
-	if place.PID, err = w.agent.processes.launcher(place.UID); err != nil {
-		return place, err
-	}
-	pod, _ := w.current()
-	place.Object, place.IP, place.Networks = w.job.object, pod.Status.PodIP, pod.Annotations[annotationNetworks]
-	place.VHost = len(pod.Spec.Containers) > 0
-	return place, nil
-}
-
-// shut lets go of the Pod; what is in it goes on.
-func (w *worker) shut() {
-	if w.open != nil {
-		w.mu.Lock()
-		w.state.ready.guest = nil
-		w.mu.Unlock()
-		w.open.close()
-		w.open = nil
-	}
-}
-
-// look takes what the Pod's libvirt has.
-func (w *worker) look(sight nodeagent.PodState) {
-	if sight.Unknown != "" {
-		return // the guest goes on while libvirt does not answer: what was seen last holds
-	}
-	w.note(func(s *state) {
-		s.sight = &sight
-		s.ready.run(active(sight.Domain))
-	})
-	w.agent.labels.learn(sight.Live)
-	nudge(w.wake)
-}
-
-// domain returns the Pod's domain; nil when there is none. It is not seen while libvirt has not answered yet.
-func (w *worker) domain() (domain *api.Domain, seen bool) {
-	known := w.known()
-	if known.sight == nil {
-		return nil, false
-	}
-	return known.sight.Domain, true
-}
-
-// active tells whether a guest runs.
-func active(domain *api.Domain) bool {
-	return domain.GetState() == "running" || domain.GetState() == "paused"
 }
 
 // end does what is left when the Pod has ended: it lets go of the Pod, and when no process of it lives any more, of its Lease.
