@@ -30,14 +30,14 @@ import (
 // agentNamespace is where the agent is tested.
 const agentNamespace = "agent-e2e"
 
-// agentRig is the agent of node-1, as a process of this machine, and the authority that it believes.
+// agentRig has the agents of all nodes, as processes of this machine, and the authority that they believe.
 type agentRig struct {
 	T
 	dir       string
 	authority *identity.Authority
 	log       *output
-	process   *exec.Cmd
-	audited   int64 // how long the audit log was at first, in bytes
+	agents    map[string]*exec.Cmd // by node
+	audited   int64                // how long the audit log was at first, in bytes
 }
 
 func newAgentRig(t testing.TB) *agentRig {
@@ -49,7 +49,7 @@ func newAgentRig(t testing.TB) *agentRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &agentRig{T: t, dir: t.TempDir(), authority: authority, log: &output{}}
+	r := &agentRig{T: t, dir: t.TempDir(), authority: authority, log: &output{}, agents: map[string]*exec.Cmd{}}
 	for name, content := range map[string][]byte{"ca.crt": trust.Certificates(), "steps.pub": trust.StepKeys()} {
 		if err := os.WriteFile(filepath.Join(r.dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
@@ -67,41 +67,74 @@ func newAgentRig(t testing.TB) *agentRig {
 	return r
 }
 
-// start starts the agent, with further arguments.
-func (r *agentRig) start(more ...string) {
-	r.Helper()
-	r.process = exec.Command("../bin/gitvirt-agent", append([]string{"--kubernetes", "--node=node-1", "--kubeconfig="+filepath.Join(cluster(), "kubeconfig"),
-		"--authority="+r.dir, "--state-dir="+filepath.Join(r.dir, "state"), "--socket="+filepath.Join(r.dir, "agent.sock"),
-		"--kubelet-dir="+r.kubeletDir(), "--emulation=always", "--metrics=127.0.0.1:19474"}, more...)...)
-	r.process.Stdout, r.process.Stderr = r.log, r.log
-	if err := r.process.Start(); err != nil {
-		r.Fatal(err)
+// nodes are those of the cluster that run, by name.
+func nodes(t testing.TB) (names []string) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(cluster(), "processes/node-*/init"))
+	if err != nil || len(paths) == 0 {
+		t.Fatal(paths, err)
 	}
-	r.Cleanup(func() { r.stop(syscall.SIGTERM) })
+	for _, path := range paths {
+		names = append(names, filepath.Base(filepath.Dir(path)))
+	}
+	return names
 }
 
-// kubeletDir is the kubelet's folder as the node sees it: what the kubelet mounts there is seen on the node only.
-func (r *agentRig) kubeletDir() string {
+// start starts the agents of all nodes, with further arguments.
+func (r *agentRig) start(more ...string) {
 	r.Helper()
-	content, err := os.ReadFile(filepath.Join(cluster(), "processes/node-1/init"))
+	for _, node := range nodes(r.T) {
+		r.startAgent(node, more...)
+	}
+}
+
+// startAgent starts the agent of a node. It sees of the machine what it would see in a Pod of the node.
+func (r *agentRig) startAgent(node string, more ...string) {
+	r.Helper()
+	root, number := r.root(node), strings.TrimPrefix(node, "node-")
+	agent := exec.Command("../bin/gitvirt-agent", append([]string{"--kubernetes", "--node=" + node, "--kubeconfig=" + filepath.Join(cluster(), "kubeconfig"),
+		"--authority=" + r.dir, "--state-dir=" + filepath.Join(r.dir, node), "--socket=" + filepath.Join(r.dir, node+".sock"),
+		"--kubelet-dir=" + filepath.Join(root, "var/lib/kubelet"), "--proc=" + filepath.Join(root, "proc"), "--emulation=always",
+		"--metrics=127.0.0.1:1947" + number}, more...)...)
+	agent.Stdout, agent.Stderr = r.log, r.log
+	if err := agent.Start(); err != nil {
+		r.Fatal(err)
+	}
+	r.agents[node] = agent
+	r.Cleanup(func() { r.stopAgent(node, syscall.SIGTERM) })
+}
+
+// root is what a node sees as /: what the kubelet mounts is seen there only, and so are the node's processes without those of others.
+func (r *agentRig) root(node string) string {
+	r.Helper()
+	content, err := os.ReadFile(filepath.Join(cluster(), "processes", node, "init"))
 	if err != nil {
 		r.Fatal(err)
 	}
 	pid, _, _ := strings.Cut(string(content), " ")
-	return filepath.Join("/proc", pid, "root/var/lib/kubelet")
+	return filepath.Join("/proc", pid, "root")
 }
 
-// stop ends the agent.
+// stop ends all agents.
 func (r *agentRig) stop(signal syscall.Signal) {
 	r.Helper()
-	if r.process == nil {
+	for node := range r.agents {
+		r.stopAgent(node, signal)
+	}
+}
+
+// stopAgent ends the agent of a node, if there is one.
+func (r *agentRig) stopAgent(node string, signal syscall.Signal) {
+	r.Helper()
+	agent := r.agents[node]
+	if agent == nil {
 		return
 	}
-	if err := r.process.Process.Signal(signal); err != nil {
+	if err := agent.Process.Signal(signal); err != nil {
 		r.Error(err)
 	}
-	_ = r.process.Wait()
-	r.process = nil
+	_ = agent.Wait()
+	delete(r.agents, node)
 }
 
 // objects are the Pod and the Secret of a machine whose step is to make and start its guest.
@@ -192,9 +225,9 @@ func (r *agentRig) qemu(p *corev1.Pod) string {
 func TestAgent(t *testing.T) {
 	r := newAgentRig(t)
 	r.start()
-	eventually(t, "the node offers the device for networks", func() (bool, string) {
-		offered := must(t, nil, "get", "node", "node-1", "-o", `jsonpath={.status.allocatable.devices\.gitvirt\.io/tun}`)
-		return offered == "1k", offered + "\n" + r.log.String()
+	eventually(t, "the nodes offer the device for networks", func() (bool, string) {
+		offered := must(t, nil, "get", "nodes", "-o", `jsonpath={.items[*].status.allocatable.devices\.gitvirt\.io/tun}`)
+		return offered == strings.TrimSpace(strings.Repeat("1k ", len(nodes(t)))), offered + "\n" + r.log.String()
 	})
 	connected := strings.Replace(guest, "autoattachPodInterface: false", "interfaces: [{name: default, masquerade: {}}]", 1)
 	connected = strings.Replace(connected, "      domain:\n", "      networks: [{name: default, pod: {}}]\n      domain:\n", 1)
@@ -220,13 +253,15 @@ func TestAgent(t *testing.T) {
 		now := r.pod(name)
 		return condition(now, corev1.PodReady) == corev1.ConditionTrue, fmt.Sprintf("%+v\n%s", now.Status.Conditions, r.log)
 	})
-	t.Logf("ready after %s", time.Since(began).Round(100*time.Millisecond))
+	took := time.Since(began)
+	t.Logf("ready after %s", took.Round(100*time.Millisecond))
 	ready := r.pod(name)
 	observed, err := podapi.DecodeObserved(ready.Annotations)
-	if err != nil || observed.Step != "1" || observed.Outcome != podapi.Done || observed.Domain.GetState() != "running" || observed.Node != "node-1" {
+	if err != nil || observed.Step != "1" || observed.Outcome != podapi.Done || observed.Domain.GetState() != "running" || observed.Node != ready.Spec.NodeName {
 		t.Errorf("%+v, %v", observed, err)
 	}
-	if writes := r.writes(name); !slices.Equal(writes, []string{"patch pods/status"}) {
+	// What takes longer than ten seconds is told of in between.
+	if writes := r.writes(name); !slices.Equal(slices.Compact(slices.Clone(writes)), []string{"patch pods/status"}) || len(writes) > 1 && took < 10*time.Second {
 		t.Errorf("the agent wrote %v", writes)
 	}
 	eventually(t, "the guest has booted", func() (bool, string) { return strings.Contains(log.String(), "gitvirt-guest: ready"), log.String() })

@@ -24,7 +24,7 @@ const (
 	controllerNamespace = "story-e2e-system"
 )
 
-// story is a repository, with a controller and the agent of node-1 as processes of this machine.
+// story is a repository, with a controller and the agents of the nodes as processes of this machine.
 type story struct {
 	*agentRig
 	repository, checkout string
@@ -222,7 +222,7 @@ func TestStory(t *testing.T) {
 	process := s.run("web")
 	eventually(t, "the status branch tells where it is", func() (bool, string) {
 		text := s.status("web")
-		return strings.Contains(text, "node: node-1") && strings.Contains(text, "phase: Running"), text
+		return strings.Contains(text, "node: "+first.Spec.NodeName) && strings.Contains(text, "phase: Running"), text
 	})
 
 	live := strings.Replace(web, "sockets: 1,", "sockets: 2,", 1)
@@ -251,7 +251,7 @@ func TestStory(t *testing.T) {
 			t.Error("the guest or its Pod is another one")
 		}
 	})
-	t.Run("the agent is killed", func(t *testing.T) {
+	t.Run("the agents are killed", func(t *testing.T) {
 		s.stop(syscall.SIGKILL)
 		s.start()
 		s.push("another CPU more", strings.Replace(restart, "sockets: 2,", "sockets: 3,", 1))
