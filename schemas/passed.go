@@ -74,11 +74,12 @@ func (a *assembly) passedOn() {
 	slices.SortFunc(a.desired.Objects, func(x, y *Object) int { return x.Address.Compare(y.Address) })
 }
 
-// inCluster reports whether what a reference names may be in the cluster and not in git: claims and networks that others made, and
-// credentials of registries, which the kubelet reads.
+// inCluster reports whether what a reference names may be in the cluster and not in git: claims, volumes and networks that others made,
+// and credentials of registries, which the kubelet reads.
 func (a *assembly) inCluster(r *reference) bool {
 	if a.desired.Fleet.Spec.Platform != PlatformKubernetes {
 		return false
 	}
-	return isClaim(r.address.Kind) || r.address.Kind == KindNetwork || strings.HasPrefix(r.use, PullSecretContent(""))
+	kind := r.address.Kind
+	return isClaim(kind) || kind == KindPersistentVolume || kind == KindNetwork || strings.HasPrefix(r.use, PullSecretContent(""))
 }

@@ -95,10 +95,16 @@ func TestStaleObjects(t *testing.T) {
 	}
 }
 
-// TestClaimsOfTheCluster: a machine may use a claim that is in the cluster and not in git.
+// TestClaimsOfTheCluster: a machine may use a claim that is in the cluster and not in git, and a claim a volume that is.
 func TestClaimsOfTheCluster(t *testing.T) {
-	p := newRig(t).plan(strings.Replace(web, "emptyDisk: {capacity: 1Gi}", "persistentVolumeClaim: {claimName: others}", 1))
+	r := newRig(t)
+	p := r.plan(strings.Replace(web, "emptyDisk: {capacity: 1Gi}", "persistentVolumeClaim: {claimName: others}", 1))
 	if len(p.Steps) != 1 || p.Steps[0].Blocked != "" {
+		t.Errorf("%+v", p)
+	}
+	p = r.plan(strings.Replace(claim, "spec:\n", "spec:\n  volumeName: others\n", 1),
+		strings.Replace(web, "emptyDisk: {capacity: 1Gi}", "persistentVolumeClaim: {claimName: data}", 1))
+	if len(p.Steps) != 2 || p.Steps[0].Blocked != "" || p.Steps[1].Blocked != "" {
 		t.Errorf("%+v", p)
 	}
 }
