@@ -18,6 +18,8 @@ const (
 	// firstRetry and lastRetry are the waits before a step is tried again that could not be carried out.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
+	// leaseRetry is the longest wait of a guest for the Lease of its claims: nobody tells when it is given up, and the machine is down.
+	leaseRetry = 5 * time.Second
 	// echoLimit bounds the wait for libvirt's view to be that of after the step.
 	echoLimit = 2 * time.Second
 )
@@ -31,9 +33,9 @@ func (w *worker) carryOut(ctx, life context.Context) next {
 	starts := step.Power == "on" || step.Power == "cycle"
 	if starts && w.job.claims && !w.lease.held {
 		if err := w.acquire(ctx); err != nil {
-			w.retry()
+			w.retry(leaseRetry)
 			w.conclude(podapi.Retry, err.Error())
-			return soon(lastRetry)
+			return soon(leaseRetry)
 		}
 	}
 	select {
@@ -59,7 +61,7 @@ func (w *worker) carryOut(ctx, life context.Context) next {
 	w.agent.metrics.steps.WithLabelValues(string(outcome)).Inc()
 	w.agent.metrics.seconds.Observe(time.Since(started).Seconds())
 	if outcome == podapi.Retry {
-		w.retry()
+		w.retry(lastRetry)
 	}
 	if step.Power == "cycle" {
 		w.mu.Lock()
@@ -83,9 +85,9 @@ func (w *worker) execute(life context.Context) (fingerprint string, err error) {
 	})
 }
 
-// retry has the step wait before it is tried again, longer each time.
-func (w *worker) retry() {
-	w.job.delay = min(max(2*w.job.delay, firstRetry), lastRetry)
+// retry has the step wait before it is tried again, longer each time, and at most so long.
+func (w *worker) retry(most time.Duration) {
+	w.job.delay = min(max(2*w.job.delay, firstRetry), most)
 	w.job.retryAt = time.Now().Add(w.job.delay)
 }
 
