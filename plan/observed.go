@@ -10,7 +10,7 @@ import (
 // State is what a domain does.
 type State string
 
-// The closed set of states.
+// The closed set of states. "" is a domain of which nothing is believed: its Pod is not as the controller made it.
 const (
 	StateRunning State = "running"
 	StatePaused  State = "paused"

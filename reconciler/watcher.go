@@ -93,6 +93,7 @@ func (w *watcher) changed(before, now *plan.Domain, gate *gate, at time.Time) {
 	wasOn := before.State == plan.StateRunning || before.State == plan.StatePaused
 	isOn := now.State == plan.StateRunning || now.State == plan.StatePaused
 	switch {
+	case before.State == "" || now.State == "": // what it was or is, nobody can tell
 	case isOn && !wasOn:
 		gate.running(k, at)
 		w.r.event(Normal, Started, now.Address, now.Revision, "the guest runs")

@@ -100,6 +100,8 @@ func phaseOf(in *Input) Phase {
 		return absentPhase(in)
 	}
 	switch in.Domain.State {
+	case "":
+		return PhaseBlocked
 	case plan.StateRunning:
 		switch {
 		case in.Attempt.Action == plan.ActionStop:

@@ -97,6 +97,7 @@ func cases(t *testing.T) []status.Input {
 			Action: plan.ActionRestart, Consequence: plan.ConsequenceRestart, Summary: "must be restarted",
 			PendingRestart: &plan.Pending{Fields: []string{"spec.template.spec.domain.memory.guest", "a", "b", "c"}, Since: time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)},
 		}},
+		{VM: vm("zz-not-ours"), Domain: &plan.Domain{Address: address("zz-not-ours"), Pod: "virt-launcher-zz-not-ours", Problem: "the Pod is not as the controller made it"}, Held: "its domain's record cannot be understood"},
 	}
 	for i := range inputs {
 		in := &inputs[i]
