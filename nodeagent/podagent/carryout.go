@@ -33,6 +33,7 @@ func (w *worker) carryOut(ctx, life context.Context) next {
 	starts := step.Power == "on" || step.Power == "cycle"
 	if starts && w.job.claims && !w.lease.held {
 		if err := w.acquire(ctx); err != nil {
+			w.wait("", nil)
 			w.retry(leaseRetry)
 			w.conclude(podapi.Retry, err.Error())
 			return soon(leaseRetry)

@@ -110,6 +110,20 @@ func TestTakingALease(t *testing.T) {
 	}
 }
 
+// A guest that waited for something else first waits for its Lease, and says so.
+func TestWaitsForTheLeaseLast(t *testing.T) {
+	n := newNode(t)
+	n.lease("somebody")
+	n.agent()
+	n.pod(db, createOn, func(*corev1.Pod) { n.secret(db, nil) })
+	n.told(db, "it waits for its Secret", func(_ podapi.Observed, c corev1.PodCondition) bool {
+		return strings.Contains(c.Message, "the Secret's content")
+	})
+	_, _, content := db.step(n, createOn)
+	n.secret(db, content)
+	n.told(db, "it waits for its Lease", func(_ podapi.Observed, c corev1.PodCondition) bool { return strings.Contains(c.Message, "the Lease") })
+}
+
 // Nobody starts a guest whose Lease's node is not seen: an agent that sees no processes does not conclude that there are none.
 func TestBlindAgent(t *testing.T) {
 	n := newNode(t)
