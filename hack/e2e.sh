@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests that need a real cluster on one of its own, which is removed afterwards unless KEEP=1: e2e.sh IMAGES VERSION
-# [ARGUMENTS of go test].
+# Runs the tests that need a real cluster on one of its own with two nodes, which is removed afterwards unless KEEP=1: e2e.sh
+# IMAGES VERSION [ARGUMENTS of go test].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
-export GITVIRT_E2E_LAUNCHER=$2 GITVIRT_CLUSTER=${GITVIRT_CLUSTER:-/var/lib/gitvirt-cluster}
+export GITVIRT_E2E_LAUNCHER=$2 GITVIRT_CLUSTER=${GITVIRT_CLUSTER:-/var/lib/gitvirt-cluster} GITVIRT_CLUSTER_NODES=2
 images=$1
 shift 2
 

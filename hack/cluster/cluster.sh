@@ -2,6 +2,7 @@
 # A real Kubernetes on this machine, for tests: README.md tells what runs and how to look into it.
 #
 #   cluster.sh up               installs, builds and starts what is missing; GITVIRT_CLUSTER_NODES=2 makes two nodes
+#   cluster.sh able             says what this machine lacks for it, and fails if there is something
 #   cluster.sh down             removes every trace but the built programs and images
 #   cluster.sh status           what runs
 #   cluster.sh stop NAME        ends a component: kube-apiserver, node-1/kubelet, ... or a whole node: node-1
@@ -25,6 +26,27 @@ lock() {
     say "cluster: waiting for another start or stop"
     flock 9
   }
+}
+
+# able says why there can be no cluster on this machine: what nodes are made of, tried out.
+able() {
+  local root folder=$cluster.try
+  need_root "the cluster"
+  [ "$(uname -m)" = x86_64 ] || die "the cluster is built for amd64 only, and this machine is $(uname -m)"
+  unshare --mount --pid --net --uts --ipc --fork true 2>/dev/null ||
+    die "the cluster's nodes are made of namespaces, and this machine gives none (unshare fails): it needs CAP_SYS_ADMIN and CAP_NET_ADMIN"
+  mkdir -p "$folder"/{lower,upper,work,all}
+  unshare --mount mount -t overlay overlay -o "lowerdir=$folder/lower,upperdir=$folder/upper,workdir=$folder/work" "$folder/all" 2>/dev/null || {
+    rm -rf "$folder"
+    die "the cluster's nodes have overlays, and $(dirname "$cluster") cannot be below one: name another folder in GITVIRT_CLUSTER"
+  }
+  rm -rf "$folder"
+  for root in $(cgroup_roots); do
+    mkdir "$root/$cgroup-try" 2>/dev/null || die "the cluster's Pods have cgroups, and none can be made in $root"
+    rmdir "$root/$cgroup-try"
+  done
+  [ -n "$(cgroup_roots)" ] || die "the cluster's Pods have cgroups, and there are none below /sys/fs/cgroup"
+  [ -c /dev/net/tun ] || die "guests have their network from /dev/net/tun, which is not there"
 }
 
 # begin NAME starts a component if it does not run.
@@ -171,7 +193,9 @@ need_root "the cluster"
 command=${1:-}
 shift || true
 case $command in
+able) able ;;
 up)
+  able
   hack/setup.sh cluster
   hack/cluster/build.sh
   lock
@@ -222,5 +246,5 @@ load)
   lock
   for node in "${nodes[@]}"; do load_into "$node" "$@"; done
   ;;
-*) die "want one of: up, down, status, stop NAME, start NAME, signal SIG NAME, in NODE COMMAND, load FILE..." ;;
+*) die "want one of: able, up, down, status, stop NAME, start NAME, signal SIG NAME, in NODE COMMAND, load FILE..." ;;
 esac
