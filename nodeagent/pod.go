@@ -38,6 +38,8 @@ type PodConfig struct {
 	// CapabilitiesDir is a folder of the node, for all Pods, that keeps what libvirt found out about QEMU: it spares each other Pod a second.
 	// Empty keeps nothing.
 	CapabilitiesDir string
+	// Live is for all Pods of the node; nil has each libvirt asked.
+	Live *PodLive
 }
 
 // PodHypervisor is a hypervisor that is to be closed.
@@ -78,8 +80,12 @@ func NewInPod(config PodConfig) (*PodAgent, error) {
 	p := &PodAgent{name: domainxml.DomainName(config.Address), shared: SharedFolder(config.Dir)}
 	client := podfiles.Client{Dir: p.shared}
 	seed := &capabilitiesSeed{client: client, cache: config.CapabilitiesDir}
-	p.connection = config.Connect("the libvirt of "+config.Address.String(), func() (string, func(), error) { return podLibvirt(p.shared, seed) })
-	a, err := newAgent(config.Config, &oneDomain{p.connection, config.Address, p.name})
+	source := &podSource{shared: p.shared, seed: seed}
+	p.connection = config.Connect("the libvirt of "+config.Address.String(), source.open)
+	first := filepath.Join(config.StateDir, "started")
+	a, err := newAgent(config.Config, &oneDomain{
+		PodHypervisor: p.connection, address: config.Address, name: p.name, live: config.Live, untouched: func() bool { return untouched(first) },
+	})
 	if err != nil {
 		return nil, errors.Join(err, p.connection.Close())
 	}
@@ -87,7 +93,7 @@ func NewInPod(config PodConfig) (*PodAgent, error) {
 	a.volumes = &volumes{&podVolumes{
 		files: layout.Layout{Dir: protocol.DisksDir}, client: client, domainType: config.DomainType,
 	}, newReservations()}
-	a.keeper = &podKeeper{shared: p.shared, seed: seed, first: filepath.Join(config.StateDir, "started")}
+	a.keeper = &podKeeper{shared: p.shared, seed: seed, first: first}
 	a.reach = podReach(config.PodIP)
 	a.hosts, err = newPodShare(config)
 	if err != nil {
@@ -101,13 +107,32 @@ func SharedFolder(pod string) string {
 	return filepath.Join(pod, "volumes", "kubernetes.io~empty-dir", protocol.RuntimeVolume)
 }
 
-// podLibvirt opens the socket of the Pod's libvirt for one connection.
-func podLibvirt(shared string, seed *capabilitiesSeed) (uri string, release func(), err error) {
-	seed.plant()
-	socket, err := protocol.OpenSocket(shared)
+// podSource is where the Pod's libvirt is.
+type podSource struct {
+	shared string
+	seed   *capabilitiesSeed
+	met    atomic.Bool // its socket has been there
+}
+
+// How long the socket of a daemon that has never been there is waited for, and how often it is looked for: it comes within a tenth of a
+// second of the launcher, and who asks for it only then waits twice as long.
+const (
+	socketPatience = time.Second
+	socketPause    = 5 * time.Millisecond
+)
+
+// open opens the socket of the Pod's libvirt for one connection.
+func (p *podSource) open() (uri string, release func(), err error) {
+	p.seed.plant()
+	socket, err := protocol.OpenSocket(p.shared)
+	for deadline := time.Now().Add(socketPatience); errors.Is(err, os.ErrNotExist) && !p.met.Load() && time.Now().Before(deadline); {
+		time.Sleep(socketPause)
+		socket, err = protocol.OpenSocket(p.shared)
+	}
 	if err != nil {
 		return "", nil, err
 	}
+	p.met.Store(true)
 	return socket.URI(), func() { _ = socket.Close() }, nil
 }
 
@@ -314,6 +339,9 @@ type oneDomain struct {
 	PodHypervisor
 	address schemas.Address
 	name    string
+	// live is what is known of other Pods, untouched tells whether no guest has been started in this one yet.
+	live      *PodLive
+	untouched func() bool
 }
 
 // Names implements hypervisor.Hypervisor.

@@ -33,6 +33,8 @@ type Opener struct {
 	// Connect returns the libvirt of a Pod.
 	Connect func(name string, source func() (uri string, release func(), err error)) nodeagent.PodHypervisor
 	Logger  *slog.Logger
+
+	live nodeagent.PodLive
 }
 
 // guest is the agent of a Pod with its network.
@@ -49,7 +51,7 @@ func (o *Opener) Open(ctx context.Context, pod podagent.Pod) (podagent.Guest, fu
 	g := &guest{name: domainxml.DomainName(pod.Address)}
 	config := nodeagent.PodConfig{
 		Config:  nodeagent.Config{Node: o.Node, StateDir: pod.StateDir, DomainType: o.DomainType, Logger: log},
-		Address: pod.Address, Dir: pod.Dir, CapabilitiesDir: o.CapabilitiesDir,
+		Address: pod.Address, Dir: pod.Dir, CapabilitiesDir: o.CapabilitiesDir, Live: &o.live,
 		PodIP: func() string { return pod.IP },
 		Connect: func(name string, source func() (string, func(), error)) nodeagent.PodHypervisor {
 			g.libvirt = o.Connect(name, source)
