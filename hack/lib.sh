@@ -32,8 +32,10 @@ seconds_since() {
 
 # progress WHAT COMMAND... runs COMMAND with its output in a file. After two seconds it says that it is still at it,
 # on a terminal every second in place, elsewhere every 10 seconds. If COMMAND fails, the end of its output is shown.
-# Its process is in progress_pid meanwhile, for stop_progress in a trap: bash makes it deaf to Ctrl-C.
+# Its process is in progress_pid meanwhile, for stop_progress in a trap: bash makes it deaf to Ctrl-C. Where progress_limit is
+# set, COMMAND is stopped after so many seconds, and has failed.
 progress_pid=
+progress_limit=
 progress() {
   local what=$1 log pid start status=0 ticks=0 shown=
   shift
@@ -45,6 +47,11 @@ progress() {
   while kill -0 "$pid" 2>/dev/null; do
     sleep 0.1
     ticks=$((ticks + 1))
+    if [ -n "$progress_limit" ] && [ $(($(now) - start)) -gt $((progress_limit * 1000)) ]; then
+      echo "stopped after $progress_limit s: it should have ended long ago" >>"$log"
+      stop_progress
+      break
+    fi
     if [ "$ticks" -lt 20 ]; then continue; fi
     if [ -t 1 ]; then
       if [ $((ticks % 10)) -eq 0 ]; then

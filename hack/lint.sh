@@ -21,15 +21,18 @@ small_files() {
 }
 
 linter=$(golangci_lint)
+# Nothing here takes minutes; what asks a network that does not answer would wait for ever.
+progress_limit=300
 progress "shellcheck" shell_scripts
 progress "files are small" small_files
 progress "go.mod is tidy" go_mod
 progress "generated code is fresh" hack/generate.sh check
-"$linter" config verify
+timeout 60 "$linter" config verify
 # golangci-lint remembers findings with the path of the tree they were found in, and reports them in another tree of the
 # same content, where no nolint and no exclusion by path fits them: each tree has a memory of its own.
 tree=$(pwd -P | sha256sum | cut -c1-12)
 export GOLANGCI_LINT_CACHE=$GITVIRT_CACHE/lint/$tree
 start=$(now)
-"$linter" run ./...
+# Each tree has its own memory, so that the runs of two need not wait for each other.
+timeout 1200 "$linter" run --allow-parallel-runners ./...
 say "  golangci-lint: $(seconds_since "$start")"
