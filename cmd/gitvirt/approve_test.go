@@ -37,7 +37,7 @@ func TestApproveLetsItHappen(t *testing.T) {
 			return false
 		}
 		var err error
-		waiting, err = plan.ReadJSON([]byte(r.repo.Files("gitvirt/status")[status.PlanPath]))
+		waiting, err = plan.ReadJSON([]byte(r.repo.File("gitvirt/status", status.PlanPath)))
 		return err == nil && len(waiting.Steps) == 3
 	})
 	for _, step := range waiting.Steps {
@@ -66,7 +66,7 @@ func TestApproveLetsItHappen(t *testing.T) {
 		t.Errorf("the history of approvals: %s", history)
 	}
 	r.eventually("the rest waits in a plan of its own", func() bool {
-		p, err := plan.ReadJSON([]byte(r.repo.Files("gitvirt/status")[status.PlanPath]))
+		p, err := plan.ReadJSON([]byte(r.repo.File("gitvirt/status", status.PlanPath)))
 		if err != nil || len(p.Steps) != 2 {
 			return false
 		}
@@ -78,7 +78,7 @@ func TestApproveLetsItHappen(t *testing.T) {
 	}
 	r.settled(revision, map[string]status.Phase{"web-1": status.PhaseRunning})
 	r.says("web-1", "booted", 2)
-	r.eventually("no plan is left on the branch", func() bool { return r.repo.Files("gitvirt/status")[status.PlanPath] == "" })
+	r.eventually("no plan is left on the branch", func() bool { return r.repo.File("gitvirt/status", status.PlanPath) == "" })
 }
 
 func TestApprovalOf(t *testing.T) {

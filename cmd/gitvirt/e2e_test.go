@@ -202,7 +202,7 @@ func changedWhileItRuns(t *testing.T, r *rig, manifest string) {
 	condition := func(what, line string) {
 		t.Helper()
 		r.eventually(what, func() bool {
-			return strings.Contains(r.repo.Files("gitvirt/status")["vms/default/a.yaml"], line)
+			return strings.Contains(r.repo.File("gitvirt/status", "vms/default/a.yaml"), line)
 		})
 	}
 	r.repo.Commit(map[string]string{"gitvirt.yaml": strings.Replace(fleetManifest, "restart: automatic", "restart: approval", 1)})

@@ -76,7 +76,7 @@ func freeAddress(t testing.TB) string {
 func (r *rig) start() {
 	r.t.Helper()
 	r.controller = exec.Command(program(r.t, "gitvirt"), "run", "--git", r.url, "--branch", "main", "--state-dir", r.state,
-		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "300ms", "--emulation", "always", "--allow-local-imports")
+		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "1s", "--emulation", "always", "--allow-local-imports")
 	r.controller.Stdout, r.controller.Stderr = r.log, r.log
 	if err := r.controller.Start(); err != nil {
 		r.t.Fatal(err)
@@ -168,10 +168,13 @@ func (r *rig) eventually(what string, condition func() bool) {
 
 func (r *rig) eventuallyWithin(limit time.Duration, what string, condition func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
+		began := time.Now()
 		if condition() {
 			return
 		}
+		// Whoever asks much leaves the machine to what is waited for.
+		time.Sleep(max(100*time.Millisecond, 4*time.Since(began)))
 	}
 	r.t.Fatalf("never: %s", what)
 }
@@ -197,7 +200,7 @@ func (r *rig) settled(revision string, phases map[string]status.Phase) {
 
 // statusBranchAt reports whether the status branch tells of a revision.
 func (r *rig) statusBranchAt(revision string) bool {
-	return r.repo.Has("refs/heads/gitvirt/status") && strings.Contains(r.repo.Files("gitvirt/status")["README.md"], status.ShortRevision(revision))
+	return strings.Contains(r.repo.File("gitvirt/status", "README.md"), status.ShortRevision(revision))
 }
 
 // console returns what a guest wrote to its serial console.

@@ -104,6 +104,15 @@ func (r *Repo) Has(ref string) bool {
 	return exec.Command("git", "-C", r.Dir, "rev-parse", "--verify", "--quiet", ref).Run() == nil
 }
 
+// File returns a file of a branch, "" where there is none. It asks git once: what waits for a file asks often.
+func (r *Repo) File(branch, path string) string {
+	out, err := exec.Command("git", "-C", r.Dir, "cat-file", "blob", "refs/heads/"+branch+":"+path).Output()
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
+
 // Files returns a branch's files by path.
 func (r *Repo) Files(branch string) map[string]string {
 	r.t.Helper()
