@@ -25,7 +25,7 @@ func newRealRig(t *testing.T) (*rig, *libvirttest.Daemon) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, dir: dir}
+	r := &rig{t: t, dir: dir, guests: paced}
 	h := libvirt.New(daemon.URI)
 	r.start(h)
 	t.Cleanup(func() {

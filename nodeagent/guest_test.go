@@ -51,7 +51,7 @@ func TestRealGuest(t *testing.T) {
 				"domain": {"memory": {"guest": "128Mi"}, "devices": {}, "firmware": {"kernelBoot": {"kernelArgs": "`+libvirttest.AgentArguments+`",
 					"container": {"image": "`+reference+`", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initramfs.img"}}}},
 				"accessCredentials": [{"sshPublicKey": {"source": {"secret": {"secretName": "key"}}, "propagationMethod": {"qemuGuestAgent": {"users": ["root"]}}}}],
-				"readinessProbe": {"periodSeconds": 300, "timeoutSeconds": 30, "exec": {"command": ["test", "-s", "/root/.ssh/authorized_keys"]}}`+probes+`
+				"readinessProbe": {"periodSeconds": 10, "timeoutSeconds": 30, "exec": {"command": ["test", "-s", "/root/.ssh/authorized_keys"]}}`+probes+`
 			}`),
 		}
 	}
@@ -78,7 +78,7 @@ func TestRealGuest(t *testing.T) {
 	r.readiness("probe", 0, patient, codes.OK, "the readiness probe succeeds")
 	hasKey("ssh-ed25519 FIRST")
 	before, boot := daemon.QEMU("default_a"), exec(bootID)
-	alive := `, "livenessProbe": {"periodSeconds": 300, "timeoutSeconds": 30, "guestAgentPing": {}}`
+	alive := `, "livenessProbe": {"periodSeconds": 10, "timeoutSeconds": 30, "guestAgentPing": {}}`
 	r.must(r.request(with("ssh-ed25519 SECOND", alive), ""))
 	hasKey("ssh-ed25519 SECOND")
 	if daemon.QEMU("default_a") != before || exec(bootID) != boot {

@@ -25,19 +25,19 @@ import (
 
 // served is what a guest answers at one of its ports; "" when nobody does.
 func served(address string, port int) string {
-	conn, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", address, port), 5*time.Second)
+	conn, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", address, port), time.Minute)
 	if err != nil {
 		return ""
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	word, _, _ := bufio.NewReader(conn).ReadLine()
 	return string(word)
 }
 
 // page is what a guest's web server answers.
 func page(address string) string {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Get("http://" + address + "/")
 	if err != nil {
 		return ""
@@ -57,9 +57,12 @@ func (r *rig) await(what string, condition func() bool) {
 	r.t.Fatalf("never %s\n%s", what, r.logged.String())
 }
 
-// How long readiness is waited for, in seconds that pass a thousand times as fast: for what comes once a guest has booted, and for
-// what does not come.
-const patient, brief = 90_000, 100
+// paced is how many times as fast time passes for the agents of guests that boot: a guest under software emulation pays for each time
+// that it is asked something.
+const paced = 20
+
+// How long readiness is waited for, in such seconds: for what comes once a guest has booted, and for what does not come.
+const patient, brief = 4 * 60 * paced, 4
 
 // readiness waits for the guest of machine a to become ready in one way, and compares what is said of it.
 func (r *rig) readiness(way string, port uint32, seconds int64, code codes.Code, want string) {
@@ -113,7 +116,7 @@ func TestPortsOfRealGuest(t *testing.T) {
 			},
 			"networks": [{"name": "default", "pod": {}}],
 			"volumes": [{"name": "init", "cloudInitNoCloud": {"userData": "`+services+`"}}],
-			"readinessProbe": {"periodSeconds": 100, "timeoutSeconds": 5, `+probe+`}}`)}
+			"readinessProbe": {"periodSeconds": 10, "timeoutSeconds": 5, `+probe+`}}`)}
 	}
 	at := loopback("a")
 	reached := func(d *api.Domain) bool { return slices.Contains(d.GetAddresses(), at) && d.GetPortsProblem() == "" }

@@ -71,7 +71,7 @@ type portRig struct {
 
 func newPortRig(t *testing.T) *portRig {
 	t.Helper()
-	r := &portRig{rig: &rig{t: t, dir: t.TempDir(), fake: fake.New()}, table: &table{}}
+	r := &portRig{rig: &rig{t: t, dir: t.TempDir(), fake: fake.New(), guests: 1000}, table: &table{}}
 	r.again()
 	t.Cleanup(func() { r.stop() })
 	return r
@@ -101,7 +101,7 @@ func (r *portRig) comes(what, name string, forwards []string, redirects ...strin
 	r.t.Helper()
 	slices.Sort(redirects)
 	var have []string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		have = r.fake.Forwards("default_" + name)
 		if slices.Equal(have, forwards) && r.table.String() == strings.Join(redirects, "\n") {
 			return

@@ -43,6 +43,8 @@ type rig struct {
 	now    func() time.Time // the agent's, nil for the real one
 	// patience is the agent's.
 	patience time.Duration
+	// guests is how time passes for guests.
+	guests quick
 
 	mu      sync.Mutex
 	domains map[string]*api.Domain
@@ -61,7 +63,7 @@ func newRig(t *testing.T, files map[string]string) *rig {
 
 func unstartedRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: t.TempDir(), fake: fake.New(), stop: func() {}}
+	r := &rig{t: t, dir: t.TempDir(), fake: fake.New(), guests: 1000, stop: func() {}}
 	t.Cleanup(func() { r.stop() })
 	return r
 }
@@ -87,10 +89,10 @@ func (r *rig) file(name, content string) {
 	}
 }
 
-// quick is time that passes a thousand times as fast.
-type quick struct{}
+// quick is time that passes so many times as fast.
+type quick int
 
-func (quick) After(d time.Duration) <-chan time.Time { return time.After(d / 1000) }
+func (q quick) After(d time.Duration) <-chan time.Time { return time.After(d / time.Duration(q)) }
 
 // Write keeps what the agent logs.
 func (r *rig) Write(text []byte) (int, error) {
@@ -102,8 +104,8 @@ func (r *rig) Write(text []byte) (int, error) {
 func (r *rig) start(h hypervisor.Hypervisor, options ...nodeagent.Option) {
 	r.t.Helper()
 	agent, err := nodeagent.New(nodeagent.Config{
-		Node: "host-1", StateDir: filepath.Join(r.dir, "state"), DomainType: "qemu", Resync: 50 * time.Millisecond,
-		Clock: quick{}, Now: r.now, Patience: r.patience, Logger: logger(r),
+		Node: "host-1", StateDir: filepath.Join(r.dir, "state"), DomainType: "qemu", Resync: max(50*time.Millisecond, 5*time.Second/time.Duration(r.guests)),
+		Clock: r.guests, Now: r.now, Patience: r.patience, Logger: logger(r),
 	}, h, options...)
 	if err != nil {
 		r.t.Fatal(err)
@@ -254,7 +256,7 @@ func (r *rig) execute(request *api.ExecuteRequest) error {
 		}
 		if event.GetDone() {
 			name := strings.TrimPrefix(request.GetDomain(), "default_")
-			for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 				if r.domain(name).GetFingerprint() == event.GetFingerprint() {
 					return nil
 				}
