@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds every wait. It is no expectation: many tests may share few cores.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // Harness is a hypervisor without domains and the means to disturb it. Where a means is nil, the hypervisor cannot be
 // disturbed like that, and what it would show is skipped.

@@ -83,10 +83,11 @@ func TestConformanceTestDriver(t *testing.T) {
 	})
 }
 
-// TestConformanceQEMU runs on a libvirtd of its own with QEMU.
+// TestConformanceQEMU runs on a libvirtd of its own with QEMU: one for all tests, for starting it takes longer than most of them.
 func TestConformanceQEMU(t *testing.T) {
+	shared := libvirttest.Start(t)
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
-		daemon := libvirttest.Start(t)
+		daemon := shared.For(t)
 		booting := func(guest libvirttest.Guest) func(name, uuid string) string {
 			kernel := guest.Kernel(t)
 			return func(name, uuid string) string { return libvirttest.DomainXML(name, uuid, kernel) }

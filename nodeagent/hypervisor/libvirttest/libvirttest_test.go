@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func await(t *testing.T, d *libvirttest.Daemon, domain, want string) {
 	t.Helper()
 	var got string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if got = strings.TrimSpace(d.Virsh("domstate", "--reason", domain)); got == want {
 			return
 		}
@@ -61,7 +61,7 @@ func TestGuests(t *testing.T) {
 func press(t *testing.T, button func() error, heard func() bool) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if heard() {
 			return
 		}
