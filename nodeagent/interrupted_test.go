@@ -93,7 +93,7 @@ func (r *rig) remove(name string) *api.ExecuteRequest {
 func (r *rig) insist(make func() *api.ExecuteRequest, between func()) {
 	r.t.Helper()
 	var err error
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		request := make()
 		if request.GetDestroy() && r.domain(strings.TrimPrefix(request.GetDomain(), "default_")) == nil {
 			return

@@ -113,7 +113,7 @@ func TestCredentialsAreSwept(t *testing.T) {
 	}
 	r.start(r.fake, nodeagent.WithHostRoot(filepath.Join(r.dir, "host")))
 	left := []string{"gone"}
-	for deadline := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); len(left) > 0 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		left, _ = filepath.Glob(r.credentialsFile("gone") + "*")
 	}
 	if len(left) > 0 {

@@ -35,7 +35,7 @@ func (g *recorder) forget() {
 func (g *recorder) saw(t *testing.T, wants ...string) {
 	t.Helper()
 	var told string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		g.mu.Lock()
 		told = g.told.String()
 		g.mu.Unlock()

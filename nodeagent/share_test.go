@@ -98,7 +98,7 @@ func TestMediatedDeviceIsGivenBack(t *testing.T) {
 			r.off()
 			r.stop()
 			r.start(r.fake, nodeagent.WithHostRoot(filepath.Join(r.dir, "host")))
-			for deadline := time.Now().Add(30 * time.Second); !r.removed() && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(4 * time.Minute); !r.removed() && time.Now().Before(deadline); {
 				time.Sleep(5 * time.Millisecond)
 			}
 		},

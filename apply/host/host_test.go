@@ -161,7 +161,7 @@ func (r *rig) apply(p *plan.Plan) error {
 }
 
 // patience is how long anything may take on a busy machine.
-const patience = time.Minute
+const patience = 4 * time.Minute
 
 // converge plans and applies until nothing is left to do; each time it does first what is to be done before.
 func (r *rig) converge(want *schemas.Desired, before ...func()) {
@@ -185,10 +185,12 @@ func (r *rig) converge(want *schemas.Desired, before ...func()) {
 func (r *rig) eventually(want *schemas.Desired, what string, condition func(*plan.Plan) bool) *plan.Plan {
 	r.t.Helper()
 	var p *plan.Plan
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		began := time.Now()
 		if p = r.plan(want); condition(p) {
 			return p
 		}
+		time.Sleep(max(5*time.Millisecond, 4*time.Since(began))) // what is waited for needs the machine more
 	}
 	r.t.Fatalf("never %s: unknown %q, steps %+v", what, p.Unknown, p.Steps)
 	return nil

@@ -27,7 +27,7 @@ import (
 )
 
 // patience bounds every wait.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // keys are those of a controller.
 type keys struct {

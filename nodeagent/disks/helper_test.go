@@ -91,7 +91,7 @@ func hold(t testing.TB, format, path string) (stop func()) {
 		_ = qemu.Wait() // it was killed
 	}
 	t.Cleanup(stop)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		// Asking takes no lock: one that did would now and then be in QEMU's way.
 		if errors.Is(diskfile.CheckUnused(path), diskfile.ErrInUse) {
 			return stop

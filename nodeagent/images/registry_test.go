@@ -66,7 +66,7 @@ func startDebianRegistry(t *testing.T) string {
 		_ = server.Process.Kill()
 		_ = server.Wait() // it was killed
 	})
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		connection, err := net.Dial("tcp", host)
 		if err == nil {
 			_ = connection.Close()

@@ -160,7 +160,7 @@ func (n *node) guest(uid types.UID) *guest {
 func (n *node) eventually(what string, holds func() (bool, any)) {
 	n.Helper()
 	var seen any
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		var ok bool
 		if ok, seen = holds(); ok {
 			return

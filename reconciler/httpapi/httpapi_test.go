@@ -106,7 +106,7 @@ func (w *world) run() (stop func()) {
 
 // until waits for a state; what never comes is an error.
 func until(what string, ok func() bool) error {
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if ok() {
 			return nil
 		}
