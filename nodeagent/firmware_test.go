@@ -103,7 +103,7 @@ func TestFirmwareAndTPM(t *testing.T) {
 		t.Errorf("the TPM's state after the VM is gone: %v", err)
 	}
 	var console []byte
-	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		console, _ = os.ReadFile(filepath.Join(r.dir, "state", "vms", "default", "linux", "console.log"))
 		if strings.Contains(string(console), "booted-by-efi") && strings.Contains(string(console), "has-a-tpm") {
 			break

@@ -57,7 +57,7 @@ func TestRealGuest(t *testing.T) {
 	}
 	hasKey := func(key string) {
 		t.Helper()
-		for deadline := time.Now().Add(4 * time.Minute); strings.TrimSpace(exec("cat /root/.ssh/authorized_keys")) != key; time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(10 * time.Minute); strings.TrimSpace(exec("cat /root/.ssh/authorized_keys")) != key; time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the key %q never arrives", key)
 			}

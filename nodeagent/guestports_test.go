@@ -49,7 +49,7 @@ func page(address string) string {
 
 func (r *rig) await(what string, condition func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if condition() {
 			return
 		}
@@ -62,7 +62,7 @@ func (r *rig) await(what string, condition func() bool) {
 const paced = 20
 
 // How long readiness is waited for, in such seconds: for what comes once a guest has booted, and for what does not come.
-const patient, brief = 4 * 60 * paced, 4
+const patient, brief = 10 * 60 * paced, 4
 
 // readiness waits for the guest of machine a to become ready in one way, and compares what is said of it.
 func (r *rig) readiness(way string, port uint32, seconds int64, code codes.Code, want string) {

@@ -142,7 +142,7 @@ func (g *liveGuest) said() string {
 func (g *liveGuest) saw(since int, wants ...string) {
 	g.t.Helper()
 	for _, want := range wants {
-		for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(g.said()[since:], want); time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(10 * time.Minute); !strings.Contains(g.said()[since:], want); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				g.t.Fatalf("the guest never says %q:\n%s", want, g.said()[since:])
 			}

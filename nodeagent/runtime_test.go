@@ -178,7 +178,7 @@ func (r *rig) domain(name string) *api.Domain {
 // eventually waits until what the agent tells of a domain satisfies a condition.
 func (r *rig) eventually(name, what string, condition func(*api.Domain) bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if domain := r.domain(name); domain != nil && condition(domain) {
 			return
 		}

@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait of these tests: guests boot in software emulation.
-const patience = 4 * time.Minute
+const patience = 10 * time.Minute
 
 // rig is an agent on a libvirt of its own.
 type rig struct {

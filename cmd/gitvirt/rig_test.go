@@ -20,8 +20,9 @@ import (
 	"github.com/gitvirt/gitvirt/sources/git/gittest"
 )
 
-// patience bounds every wait of these tests: guests boot in software emulation, several at a time, also on a busy machine.
-const patience = 4 * time.Minute
+// patience bounds every wait of these tests: guests boot in software emulation, several at a time, also on a machine that has a hundredth
+// of a CPU for them.
+const patience = 10 * time.Minute
 
 // rig is a whole gitvirt: a git server, a registry, a libvirt of its own, and the programs as they are built.
 type rig struct {
