@@ -74,15 +74,21 @@ func (s *story) git(dir string, arguments ...string) string {
 // push makes the repository hold exactly these manifests, and a Fleet.
 func (s *story) push(subject string, manifests ...string) {
 	s.Helper()
+	s.write(manifests...)
+	s.git(s.checkout, "add", "-A")
+	s.git(s.checkout, "commit", "-q", "--allow-empty", "-m", subject)
+	s.git(s.checkout, "push", "-q", "origin", "HEAD:main")
+}
+
+// write makes the checkout hold exactly these manifests, and a Fleet.
+func (s *story) write(manifests ...string) {
+	s.Helper()
 	const fleet = "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: story}\nspec: {platform: kubernetes, interval: 1s, policy: {apply: {restart: automatic, destroy: automatic}}}\n"
 	for name, content := range map[string]string{"gitvirt.yaml": fleet, "vms.yaml": strings.Join(manifests, "---\n")} {
 		if err := os.WriteFile(filepath.Join(s.checkout, name), []byte(content), 0o600); err != nil {
 			s.Fatal(err)
 		}
 	}
-	s.git(s.checkout, "add", "-A")
-	s.git(s.checkout, "commit", "-q", "--allow-empty", "-m", subject)
-	s.git(s.checkout, "push", "-q", "origin", "HEAD:main")
 }
 
 func (s *story) startController() {
@@ -290,7 +296,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// scale has a replica set of one machine, three, and one again.
+// scale has a replica set of one machine, three on all nodes, and one again.
 func (s *story) scale(t *testing.T) {
 	set := func(replicas string) string {
 		return `apiVersion: kubevirt.io/v1
@@ -299,21 +305,25 @@ metadata: {name: set, namespace: ` + storyNamespace + `}
 spec:
   replicas: ` + replicas + `
   selector: {matchLabels: {app: set}}
-` + templateOf("set", "", "")
+` + strings.Replace(templateOf("set", "", ""), "      dnsPolicy: Default\n", `      dnsPolicy: Default
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: set}}}
+`, 1)
 	}
 	members := func(want int) {
 		t.Helper()
 		eventually(t, "so many members are ready", func() (bool, string) {
-			all, ready := 0, 0
+			all, ready, on := 0, 0, map[string]bool{}
 			for _, pod := range s.pods() {
 				if pod.Labels["app"] == "set" {
 					all++
 					if condition(&pod, corev1.PodReady) == corev1.ConditionTrue {
 						ready++
 					}
+					on[pod.Spec.NodeName] = true
 				}
 			}
-			return all == want && ready == want, s.said.String()
+			return all == want && ready == want && len(on) == min(want, len(nodes(t))), s.said.String()
 		})
 	}
 	for _, replicas := range []string{"1", "3", "1"} {
