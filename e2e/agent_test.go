@@ -149,7 +149,7 @@ func (r *agentRig) objects(vm *schemas.VM, id string) (*corev1.Pod, *corev1.Secr
 		r.Fatal(err)
 	}
 	step := podapi.Step{
-		ID: id, Address: vm.Address.String(), Fleet: "e2e", Revision: "4fa1c7e", Content: podapi.Digest(content), Hash: vm.Hash, Define: true, Power: "on",
+		ID: id, Address: vm.Address.String(), Fleet: "e2e", Revision: "4fa1c7e", Content: podapi.Digest(content), Hash: vm.Hash, Define: true, Power: "on", Emulation: true,
 	}
 	annotations, err := step.Annotate(vm.Address.Namespace, pods.Name(vm.Address), vm.Record, r.authority.SignStep)
 	if err != nil {

@@ -192,6 +192,8 @@ type Step struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Blocked says why the step is shown but not carried out.
 	Blocked string `json:"blocked,omitempty"`
+	// Refused has a word for each reason why the platform does not take the machine as it is; then the step is blocked.
+	Refused []string `json:"refused,omitempty"`
 	// Define says that the persistent definition is written.
 	Define bool `json:"define"`
 	// Power is the change of power that belongs to the step.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -13,11 +14,18 @@ import (
 type Pods interface {
 	// Name is the name of a machine's Pod, in its namespace.
 	Name(vm schemas.Address) string
-	// Refused says what of a machine cannot be carried out in a Pod; nil when everything can.
-	Refused(vm *schemas.VM) error
+	// Refused says what of a machine cannot be carried out in a Pod, or what it may not have in this fleet; nil when it can have everything. An
+	// error that is a Refusal has a word for it.
+	Refused(fleet *schemas.Fleet, vm *schemas.VM) error
 	// Differences are the parts of a machine's Pod that are others than with what was applied, and that no Pod can be given while
 	// it lives.
 	Differences(applied *schemas.Recorded, vm *schemas.VM) ([]Change, error)
+}
+
+// Refusal is an error with words for its reasons, of which there are few: they are what is counted.
+type Refusal interface {
+	error
+	Reasons() []string
 }
 
 // Pod is the Pod that a step touches.
@@ -54,8 +62,12 @@ func (b *builder) inPod(step *Step, vm *schemas.VM, have *Domain) error {
 		return nil
 	}
 	step.Pod = &Pod{Name: b.pods.Name(vm.Address), New: have == nil || !have.active()}
-	if err := b.pods.Refused(vm); err != nil {
+	if err := b.pods.Refused(b.want.Fleet, vm); err != nil {
 		step.Blocked = err.Error()
+		var refusal Refusal
+		if errors.As(err, &refusal) {
+			step.Refused = refusal.Reasons()
+		}
 	}
 	if step.Pod.New {
 		return nil

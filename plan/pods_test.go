@@ -14,7 +14,7 @@ type podsOfTest struct{}
 
 func (podsOfTest) Name(vm schemas.Address) string { return "virt-launcher-" + vm.Name }
 
-func (podsOfTest) Refused(vm *schemas.VM) error {
+func (podsOfTest) Refused(_ *schemas.Fleet, vm *schemas.VM) error {
 	if vm.Spec().Hostname == "refused" {
 		return errors.New("vm.yaml:1: spec.template.spec.hostname: not in a Pod")
 	}

@@ -20,6 +20,7 @@ type metrics struct {
 	planSeconds  prometheus.Histogram
 	appliedTotal *prometheus.CounterVec
 	applySeconds *prometheus.HistogramVec
+	refused      *prometheus.CounterVec
 	drift        prometheus.Counter
 	statusPushes *prometheus.CounterVec
 	lastPoll     prometheus.Gauge
@@ -46,6 +47,9 @@ func newMetrics(r *Reconciler) *metrics {
 			Name: "gitvirt_apply_duration_seconds", Help: "How long steps took, by action.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 15),
 		}, []string{"action"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gitvirt_refused_total", Help: "Machines that the platform does not take as they are wanted, by reason; each revision of a machine counts once.",
+		}, []string{"reason"}),
 		drift: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "gitvirt_drift_total", Help: "How often a change outside gitvirt was detected.",
 		}),
@@ -56,7 +60,7 @@ func newMetrics(r *Reconciler) *metrics {
 			Name: "gitvirt_poll_last_success_timestamp_seconds", Help: "When the source could be read last.",
 		}),
 	}
-	m.registry.MustRegister(m.polls, m.pollSeconds, m.planSeconds, m.appliedTotal, m.applySeconds, m.drift, m.statusPushes, m.lastPoll,
+	m.registry.MustRegister(m.polls, m.pollSeconds, m.planSeconds, m.appliedTotal, m.applySeconds, m.refused, m.drift, m.statusPushes, m.lastPoll,
 		&viewCollector{r: r}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -73,6 +77,9 @@ func (m *metrics) polled(p poll) {
 
 func (m *metrics) planned(took time.Duration) { m.planSeconds.Observe(took.Seconds()) }
 
+// refusedByNode is the reason of what an agent refuses to carry out: a path outside the folders that it allows, a device that nobody may have.
+const refusedByNode = "node"
+
 func (m *metrics) applied(o outcome) {
 	result := "error"
 	switch {
@@ -82,6 +89,7 @@ func (m *metrics) applied(o outcome) {
 		result = "stale"
 	case errors.Is(o.err, apply.ErrStalled):
 		result = "stalled"
+		m.refused.WithLabelValues(refusedByNode).Inc()
 	}
 	m.appliedTotal.WithLabelValues(string(o.step.Action), result).Inc()
 	m.applySeconds.WithLabelValues(string(o.step.Action)).Observe(o.took.Seconds())

@@ -133,6 +133,9 @@ func (w *watcher) planned(p *plan.Plan) {
 		steps[k] = told
 		if w.steps[k] != told {
 			news = true
+			for _, reason := range step.Refused {
+				w.r.metrics.refused.WithLabelValues(reason).Inc()
+			}
 			if step.Blocked != "" {
 				w.r.event(Warning, Blocked, step.Address, p.Revision, step.Summary+"; blocked: "+step.Blocked)
 			}

@@ -241,14 +241,17 @@ func aroundRules() map[fieldKey]fieldRule {
 // fleetRules are for gitvirt's own kind, whose Go types carry no descriptions.
 func fleetRules() map[fieldKey]fieldRule {
 	return map[fieldKey]fieldRule{
-		of[fleetManifest]("spec"):             {doc: "The settings of the repository."},
-		of[FleetSpec]("platform"):             {values: []string{string(PlatformHost)}, fallback: string(PlatformHost), doc: "Where the machines run: host is libvirt on one machine."},
-		of[FleetSpec]("drift"):                {values: []string{string(DriftCorrect), string(DriftReport)}, fallback: string(DriftCorrect), doc: "What happens when what runs was changed by hand: correct puts it right again, report tells it and leaves it."},
-		of[FleetSpec]("permittedHostDevices"): {doc: "Which devices of the host GPUs, host devices and SR-IOV interfaces of machines may get."},
-		of[FleetSpec]("interval"):             {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
-		of[FleetSpec]("status"):               {doc: "Where the state of the machines is written."},
-		of[FleetSpec]("policy"):               {doc: "What happens by itself, and when; the rest waits or is only shown."},
-		of[FleetStatus]("branch"):             {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
-		of[FleetStatus]("enabled"):            {doc: "Whether status is written back to git.", fallback: "true"},
+		of[fleetManifest]("spec"):              {doc: "The settings of the repository."},
+		of[FleetSpec]("platform"):              {values: []string{string(PlatformHost), string(PlatformKubernetes)}, fallback: string(PlatformHost), doc: "Where the machines run: host is libvirt on one machine, kubernetes are Pods of a cluster."},
+		of[FleetSpec]("kubernetes"):            {doc: "What machines may have on the platform kubernetes."},
+		of[FleetKubernetes]("serviceAccounts"): {doc: "ServiceAccounts that machines may name for their Pods, as NAMESPACE/NAME; without any it is the namespace's default."},
+		of[FleetKubernetes]("emulation"):       {values: []string{string(EmulationInstalled), string(EmulationNever)}, fallback: string(EmulationInstalled), doc: "Whether guests may run without KVM: as gitvirt was installed, or never."},
+		of[FleetSpec]("drift"):                 {values: []string{string(DriftCorrect), string(DriftReport)}, fallback: string(DriftCorrect), doc: "What happens when what runs was changed by hand: correct puts it right again, report tells it and leaves it."},
+		of[FleetSpec]("permittedHostDevices"):  {doc: "Which devices of the host GPUs, host devices and SR-IOV interfaces of machines may get."},
+		of[FleetSpec]("interval"):              {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
+		of[FleetSpec]("status"):                {doc: "Where the state of the machines is written."},
+		of[FleetSpec]("policy"):                {doc: "What happens by itself, and when; the rest waits or is only shown."},
+		of[FleetStatus]("branch"):              {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
+		of[FleetStatus]("enabled"):             {doc: "Whether status is written back to git.", fallback: "true"},
 	}
 }

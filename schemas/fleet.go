@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
 
@@ -57,9 +59,42 @@ type FleetSpec struct {
 	// PermittedHostDevices says which devices of the host a GPU, a host device or an SR-IOV interface may get. It is the
 	// structure of KubeVirt's configuration.
 	PermittedHostDevices *kubevirtv1.PermittedHostDevices `json:"permittedHostDevices,omitempty"`
+	// Kubernetes is what machines may have on that platform; nil is the least.
+	Kubernetes *FleetKubernetes `json:"kubernetes,omitempty"`
 	// Policy is what happens by itself, and when.
 	Policy Policy `json:"policy,omitempty,omitzero"`
 }
+
+// FleetKubernetes is what the machines of a repository may have in a cluster. Who may change the Fleet decides about all who may
+// change machines.
+type FleetKubernetes struct {
+	// ServiceAccounts are those that machines may name for their Pods, as NAMESPACE/NAME; without any it is the namespace's default.
+	ServiceAccounts []string `json:"serviceAccounts,omitempty"`
+	// Emulation is whether guests may run without KVM: as gitvirt was installed, or never.
+	Emulation FleetEmulation `json:"emulation,omitempty"`
+}
+
+// FleetEmulation is whether guests may be emulated in software.
+type FleetEmulation string
+
+// The choices about emulation.
+const (
+	// EmulationInstalled leaves it to how gitvirt was installed.
+	EmulationInstalled FleetEmulation = "installed"
+	// EmulationNever wants KVM for every guest.
+	EmulationNever FleetEmulation = "never"
+)
+
+// defaultServiceAccount is that of a Pod which names none.
+const defaultServiceAccount = "default"
+
+// AllowsServiceAccount reports whether machines in a namespace may name a ServiceAccount for their Pods.
+func (f *FleetKubernetes) AllowsServiceAccount(namespace, name string) bool {
+	return name == "" || name == defaultServiceAccount || f != nil && slices.Contains(f.ServiceAccounts, namespace+"/"+name)
+}
+
+// AllowsEmulation reports whether guests may run without KVM where gitvirt was installed so.
+func (f *FleetKubernetes) AllowsEmulation() bool { return f == nil || f.Emulation != EmulationNever }
 
 // FleetStatus says where the state of the machines is written.
 type FleetStatus struct {
@@ -161,6 +196,7 @@ func readFleet(d *document, h *header) {
 		c.fail(at("spec", "interval"), fmt.Sprintf("%s is shorter than a second", interval), "use 1s or more")
 	}
 	c.permittedDevices(spec.PermittedHostDevices)
+	c.kubernetes(spec.Kubernetes)
 	c.policy(&spec.Policy)
 	if d.broke { // what is wrong counts as not said
 		for _, wrong := range []struct {
@@ -175,6 +211,9 @@ func readFleet(d *document, h *header) {
 				wrong.reset()
 			}
 		}
+		if spec.Kubernetes != nil && c.reported(at("spec", "kubernetes", "emulation")) {
+			spec.Kubernetes.Emulation = EmulationNever // the careful choice
+		}
 		spec.Drift = DriftReport
 		if c.policyInDoubt() {
 			spec.Policy.Doubt = fmt.Sprintf("the Fleet at %s has mistakes", fleet.Position.Short())
@@ -187,6 +226,24 @@ func readFleet(d *document, h *header) {
 	}
 	fleet.setDefaults()
 	d.file.Fleet = fleet
+}
+
+// kubernetes checks what machines may have in a cluster.
+func (c *checker) kubernetes(settings *FleetKubernetes) {
+	if settings == nil {
+		return
+	}
+	for i, account := range settings.ServiceAccounts {
+		namespace, name, two := strings.Cut(account, "/")
+		if !two || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+			c.fail(at("spec", "kubernetes", "serviceAccounts", i), quoteValue(account)+" names no ServiceAccount", "use NAMESPACE/NAME, such as team-a/registry")
+		}
+	}
+	switch settings.Emulation {
+	case "", EmulationInstalled, EmulationNever:
+	default:
+		c.failOneOf(at("spec", "kubernetes", "emulation"), string(settings.Emulation), string(EmulationInstalled), string(EmulationNever))
+	}
 }
 
 // branchProblem says why s cannot be the name of a branch (git check-ref-format); "" when it can, or is empty.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -261,6 +262,40 @@ func TestFleetDefaults(t *testing.T) {
 	d = schemas.Assemble([]*schemas.File{file})
 	if !d.HasFleet || time.Duration(d.Fleet.Spec.Interval) != 90*time.Second || d.Fleet.Spec.Drift != schemas.DriftReport || d.Fleet.Spec.Status.IsEnabled() {
 		t.Errorf("%+v, %v", d.Fleet, d.Diagnostics)
+	}
+}
+
+// TestFleetOnKubernetes: what machines may have in a cluster, and the careful choice for what cannot be read.
+func TestFleetOnKubernetes(t *testing.T) {
+	for _, test := range []struct {
+		settings, says string
+		allowed        []string
+		emulation      bool
+	}{
+		{"", "", []string{"shop/", "shop/default"}, true},
+		{"serviceAccounts: [shop/registry, bank/registry.v2]", "", []string{"shop/", "shop/default", "shop/registry", "bank/registry.v2"}, true},
+		{"emulation: installed", "", []string{"shop/", "shop/default"}, true},
+		{"emulation: never", "", []string{"shop/", "shop/default"}, false},
+		{"emulation: allways", `"allways"`, []string{"shop/", "shop/default"}, false},
+		{"serviceAccounts: [registry]", `spec.kubernetes.serviceAccounts[0]: "registry" names no ServiceAccount`, []string{"shop/", "shop/default"}, true},
+		{"serviceAccounts: [shop/Registry]", `names no ServiceAccount`, []string{"shop/", "shop/default"}, true},
+		{"serviceAccounts: ['*/registry']", `names no ServiceAccount`, []string{"shop/", "shop/default"}, true},
+	} {
+		file := schemas.Parse("gitvirt.yaml", []byte("apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nspec: {platform: kubernetes, kubernetes: {"+test.settings+"}}\n"))
+		if said := fmt.Sprint(file.Diagnostics); (test.says == "") != (len(file.Diagnostics) == 0) || !strings.Contains(said, test.says) {
+			t.Errorf("%s: %s", test.settings, said)
+		}
+		settings := file.Fleet.Spec.Kubernetes
+		var allowed []string
+		for _, account := range []string{"shop/", "shop/default", "shop/registry", "bank/registry.v2", "bank/admin"} {
+			namespace, name, _ := strings.Cut(account, "/")
+			if settings.AllowsServiceAccount(namespace, name) {
+				allowed = append(allowed, account)
+			}
+		}
+		if !slices.Equal(allowed, test.allowed) || settings.AllowsEmulation() != test.emulation {
+			t.Errorf("%s: allows %v, emulation %v", test.settings, allowed, settings.AllowsEmulation())
+		}
 	}
 }
 

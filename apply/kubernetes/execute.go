@@ -130,7 +130,7 @@ func (e *execution) make(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", apply.ErrStalled, err)
 	}
-	made := podapi.Step{Define: true, Power: string(plan.PowerOn)}
+	made := podapi.Step{Define: true, Power: string(plan.PowerOn), Emulation: e.options.Emulation}
 	annotations, err := e.annotate(&made, content)
 	if err != nil {
 		return err
@@ -159,7 +159,9 @@ func (e *execution) change(ctx context.Context) error {
 	}
 	next := podapi.Step{
 		Precondition: agents(e.step.Precondition), Define: e.step.Define, Power: string(e.step.Power), GraceSeconds: e.step.GraceSeconds,
-		Live: e.step.ReachesGuest(),
+		// The Pod stays where it is, whatever other nodes offer by now.
+		Emulation: e.options.Emulation || e.found.step.Emulation,
+		Live:      e.step.ReachesGuest(),
 	}
 	annotations, err := e.annotate(&next, content)
 	if err != nil {

@@ -165,13 +165,49 @@ type InPods struct {
 // Name implements plan.Pods.
 func (InPods) Name(vm schemas.Address) string { return pods.Name(vm) }
 
+// refusal is an error with the words for its reasons; it is a plan.Refusal.
+type refusal struct {
+	error
+	reasons []string
+}
+
+func (r *refusal) Reasons() []string { return r.reasons }
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// The reasons that are not of a field (pods.Refusal).
+const (
+	refusedNamespace      = "namespace"
+	refusedServiceAccount = "service account"
+	refusedEmulation      = "emulation"
+)
+
 // Refused implements plan.Pods.
-func (i InPods) Refused(vm *schemas.VM) error {
-	if len(i.Namespaces) > 0 && !slices.Contains(i.Namespaces, vm.Address.Namespace) {
-		return fmt.Errorf("%s: metadata.namespace: gitvirt was not let into the namespace %q; install it for that one too (gitvirt install --vm-namespace)",
-			vm.Position.Short(), vm.Address.Namespace)
+func (i InPods) Refused(fleet *schemas.Fleet, vm *schemas.VM) error {
+	var all []error
+	var reasons []string
+	refuse := func(reason, format string, arguments ...any) {
+		all = append(all, fmt.Errorf(vm.Position.Short()+": "+format, arguments...))
+		reasons = append(reasons, reason)
 	}
-	return pods.Refused(vm)
+	if len(i.Namespaces) > 0 && !slices.Contains(i.Namespaces, vm.Address.Namespace) {
+		refuse(refusedNamespace, "metadata.namespace: gitvirt was not let into the namespace %q; install it for that one too (gitvirt install --vm-namespace)", vm.Address.Namespace)
+	}
+	if name := vm.Spec().ServiceAccountName; !fleet.Spec.Kubernetes.AllowsServiceAccount(vm.Address.Namespace, name) {
+		refuse(refusedServiceAccount, "spec.template.spec.serviceAccountName: machines of this fleet may not have the ServiceAccount %q; whoever keeps the Fleet allows it with "+
+			"spec.kubernetes.serviceAccounts: [%s/%[1]s]", name, vm.Address.Namespace)
+	}
+	if i.Emulation && !fleet.Spec.Kubernetes.AllowsEmulation() {
+		refuse(refusedEmulation, "no node offers KVM (devices.gitvirt.io/kvm), or gitvirt was installed to do without, and the Fleet does not allow emulation; give a node "+
+			"KVM and install gitvirt with --emulation never, or leave spec.kubernetes.emulation out of the Fleet")
+	}
+	if err := pods.Refused(vm); err != nil {
+		all, reasons = append(all, err), append(reasons, pods.Reasons(err)...)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return &refusal{errors.Join(all...), reasons}
 }
 
 // Differences implements plan.Pods.

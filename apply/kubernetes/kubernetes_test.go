@@ -322,9 +322,39 @@ func TestRefused(t *testing.T) {
 	if len(p.Steps) != 1 || !strings.Contains(p.Steps[0].Blocked, "spec.template.spec.volumes[scratch].hostDisk") {
 		t.Errorf("%+v", p.Steps)
 	}
-	p, err := plan.Build(desired(t, edited("{name: web}", "{name: web, namespace: bank}")), plan.Observed{}, plan.Options{Pods: kubernetes.InPods{Namespaces: []string{"default", "shop"}}})
-	if err != nil || len(p.Steps) != 1 || !strings.Contains(p.Steps[0].Blocked, `"bank"`) {
-		t.Errorf("%+v, %v", p.Steps, err)
+	for reason, c := range map[string]struct {
+		manifest, fleet string
+		in              kubernetes.InPods
+		says            string
+		refused         []string
+	}{
+		"a path of the node": {manifest: edited("emptyDisk: {capacity: 1Gi}", "hostDisk: {path: /etc/shadow, type: Disk}"), says: "volumes[scratch].hostDisk", refused: []string{"host path"}},
+		"a foreign namespace": {
+			manifest: edited("{name: web}", "{name: web, namespace: bank}"), in: kubernetes.InPods{Namespaces: []string{"default", "shop"}},
+			says: `a.yaml:3: metadata.namespace: gitvirt was not let into the namespace "bank"; install it for that one too`, refused: []string{"namespace"},
+		},
+		"a ServiceAccount": {
+			manifest: edited("      domain:\n", "      serviceAccountName: admin\n      domain:\n"), fleet: "serviceAccounts: [shop/admin, default/other]",
+			says: `may not have the ServiceAccount "admin"; whoever keeps the Fleet allows it with spec.kubernetes.serviceAccounts: [default/admin]`, refused: []string{"service account"},
+		},
+		"a ServiceAccount that is allowed": {
+			manifest: edited("      domain:\n", "      serviceAccountName: admin\n      domain:\n"), fleet: "serviceAccounts: [default/admin]",
+		},
+		"the ServiceAccount of everybody": {manifest: edited("      domain:\n", "      serviceAccountName: default\n      domain:\n")},
+		"emulation":                       {manifest: web, fleet: "emulation: never", in: kubernetes.InPods{Emulation: true}, says: "the Fleet does not allow emulation", refused: []string{"emulation"}},
+		"emulation that nobody forbids":   {manifest: web, fleet: "emulation: installed", in: kubernetes.InPods{Emulation: true}},
+		"KVM":                             {manifest: web, fleet: "emulation: never"},
+		"all of it": {
+			manifest: edited("      domain:\n", "      serviceAccountName: admin\n      domain:\n"), fleet: "emulation: never", in: kubernetes.InPods{Emulation: true, Namespaces: []string{"bank"}},
+			says: "the ServiceAccount", refused: []string{"namespace", "service account", "emulation"},
+		},
+	} {
+		want := desired(t, c.manifest)
+		want.Fleet = schemas.Parse("gitvirt.yaml", []byte("apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nspec: {platform: kubernetes, kubernetes: {"+c.fleet+"}}\n")).Fleet
+		p, err := plan.Build(want, plan.Observed{}, plan.Options{Pods: c.in})
+		if err != nil || len(p.Steps) != 1 || !strings.Contains(p.Steps[0].Blocked, c.says) || (c.says == "") != (p.Steps[0].Blocked == "") || !slices.Equal(p.Steps[0].Refused, c.refused) {
+			t.Errorf("%s: %+v, %v", reason, p.Steps, err)
+		}
 	}
 }
 

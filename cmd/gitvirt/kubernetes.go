@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -179,6 +180,17 @@ func (p *controlledCluster) Execute(ctx context.Context, target apply.Target, st
 	return apply.CheckedFirst{Executor: p.Platform, Checker: p.Platform}.Execute(ctx, target, step, progress)
 }
 
+// countForged tells Prometheus of Pods that are not the controller's.
+func countForged(registry prometheus.Registerer, platform *kubernetes.Platform) error {
+	err := registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "gitvirt_forged_pods_total", Help: "Pods that have gitvirt's labels, and not what the controller signed.",
+	}, func() float64 { return float64(platform.Forged()) }))
+	if err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	return nil
+}
+
 // drivenCluster is a cluster for a controller, which is also who keeps the keys and gives the agents their certificates.
 func (c *cli) drivenCluster(ctx context.Context, f *runFlags, logger *slog.Logger) (*driven, error) {
 	config, err := f.kube.config()
@@ -211,6 +223,9 @@ func (c *cli) drivenCluster(ctx context.Context, f *runFlags, logger *slog.Logge
 		work: []func(context.Context, *reconciler.Reconciler) error{
 			func(ctx context.Context, _ *reconciler.Reconciler) error { platform.Follow(ctx); return nil },
 			func(ctx context.Context, loop *reconciler.Reconciler) error {
+				if err := countForged(loop.Registry(), platform); err != nil {
+					return err
+				}
 				signer, err := identities.NewSigner(client, f.kube.namespace, authority, time.Now, logger, loop.Registry())
 				if err != nil {
 					return err

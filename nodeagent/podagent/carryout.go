@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gitvirt/gitvirt/nodeagent"
+	"github.com/gitvirt/gitvirt/nodeagent/emulation"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 )
 
@@ -24,6 +25,9 @@ const (
 	echoLimit = 2 * time.Second
 )
 
+// reasonEmulation is why a step is refused that was made for a node with KVM.
+const reasonEmulation = "emulation"
+
 // carryOut carries out the Pod's step. One that fails for now is tried again: the controller need not be there for it.
 func (w *worker) carryOut(ctx, life context.Context) next {
 	if left := time.Until(w.job.retryAt); left > 0 {
@@ -31,6 +35,14 @@ func (w *worker) carryOut(ctx, life context.Context) next {
 	}
 	step := w.job.step
 	starts := step.Power == "on" || step.Power == "cycle"
+	if starts && !step.Emulation && w.agent.config.DomainType == emulation.DomainQEMU {
+		const why = "this node has no KVM that works, and the guest was not allowed to be emulated: the Pod is here against its request for devices.gitvirt.io/kvm, or the " +
+			"agent was started with another --emulation than gitvirt was installed with"
+		w.agent.metrics.refused.WithLabelValues(reasonEmulation).Inc()
+		w.log.Warn("the step is refused", "step", step.ID, "error", why)
+		w.conclude(podapi.Stalled, why)
+		return whenever()
+	}
 	if starts && w.job.claims && !w.lease.held {
 		if err := w.acquire(ctx); err != nil {
 			w.wait("", nil)

@@ -48,7 +48,12 @@ func (w *worker) read(pod *corev1.Pod) bool {
 	}
 	if err != nil {
 		w.refused = text
-		w.agent.metrics.refused.Inc()
+		reason := podapi.ForgedRecord // writesClaims cannot read it
+		var forgery *podapi.Forgery
+		if errors.As(err, &forgery) {
+			reason = forgery.Reason
+		}
+		w.agent.metrics.refused.WithLabelValues(reason).Inc()
 		w.log.Warn("the Pod is refused", "error", err)
 		w.agent.config.Events.Event(reference(pod), corev1.EventTypeWarning, "Refused", err.Error())
 		return false

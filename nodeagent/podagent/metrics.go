@@ -3,12 +3,14 @@ package podagent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 )
 
 // metrics are what Prometheus reads.
 type metrics struct {
 	registry *prometheus.Registry
-	refused  prometheus.Counter
+	refused  *prometheus.CounterVec
 	steps    *prometheus.CounterVec
 	seconds  prometheus.Histogram
 	writes   *prometheus.CounterVec
@@ -17,9 +19,11 @@ type metrics struct {
 func newMetrics(a *Agent) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "gitvirt_agent_refused_pods_total", Help: "Pods with gitvirt's labels, or steps on them, that the controller has not signed.",
-		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gitvirt_agent_refused_pods_total",
+			Help: "Pods with gitvirt's labels, or steps on them, that the controller has not signed, by what is wrong (no step, step, signature, record, namespace), " +
+				"and steps that would need emulation and do not allow it (emulation).",
+		}, []string{"reason"}),
 		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gitvirt_agent_steps_total", Help: "Steps carried out, by outcome (done, stale, retry, stalled).",
 		}, []string{"outcome"}),
@@ -29,6 +33,11 @@ func newMetrics(a *Agent) *metrics {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gitvirt_agent_pod_writes_total", Help: "Writes of what is known on Pods, by result (ok, error).",
 		}, []string{"result"}),
+	}
+	for _, reason := range []string{
+		podapi.ForgedNoStep, podapi.ForgedStep, podapi.ForgedSignature, podapi.ForgedRecord, podapi.ForgedNamespace, reasonEmulation,
+	} {
+		m.refused.WithLabelValues(reason) // what has not happened is zero, not absent
 	}
 	m.registry.MustRegister(m.refused, m.steps, m.seconds, m.writes, &stateCollector{a},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -85,7 +85,9 @@ type Step struct {
 	Define       bool   `json:"define,omitempty"`
 	Live         bool   `json:"live,omitempty"`
 	Power        string `json:"power,omitempty"`
-	GraceSeconds int64  `json:"graceSeconds,omitempty"`
+	// Emulation lets the guest run without KVM.
+	Emulation    bool  `json:"emulation,omitempty"`
+	GraceSeconds int64 `json:"graceSeconds,omitempty"`
 }
 
 // payload is what is signed: the step, and where it belongs.
@@ -119,32 +121,50 @@ func (s *Step) Annotate(namespace, pod string, record []byte, sign func(payload 
 // ErrForged is told of a Pod that carries gitvirt's labels, and its annotations are not what the controller signed for it.
 var ErrForged = errors.New("the Pod is not as the controller made it")
 
+// Forgery is an ErrForged with a word for what is wrong.
+type Forgery struct{ Reason, why string }
+
+// The reasons of a Forgery.
+const (
+	ForgedNoStep    = "no step"
+	ForgedStep      = "step"
+	ForgedSignature = "signature"
+	ForgedRecord    = "record"
+	ForgedNamespace = "namespace"
+)
+
+// Error says what is wrong.
+func (f *Forgery) Error() string { return ErrForged.Error() + ": " + f.why }
+
+// Unwrap returns ErrForged.
+func (f *Forgery) Unwrap() error { return ErrForged }
+
 // Read returns the step and the record that the annotations of a Pod hold. The error is ErrForged when they were not signed for this
 // Pod, or were changed since.
 func Read(namespace, pod string, annotations map[string]string, verify func(payload, signature []byte) bool) (*Step, []byte, error) {
-	forged := func(why string) (*Step, []byte, error) { return nil, nil, fmt.Errorf("%w: %s", ErrForged, why) }
+	forged := func(reason, why string) (*Step, []byte, error) { return nil, nil, &Forgery{reason, why} }
 	if annotations[AnnotationStep] == "" {
-		return forged("it has no annotation " + AnnotationStep)
+		return forged(ForgedNoStep, "it has no annotation "+AnnotationStep)
 	}
 	step := &Step{}
 	if err := json.Unmarshal([]byte(annotations[AnnotationStep]), step); err != nil {
-		return forged("its annotation " + AnnotationStep + " cannot be read")
+		return forged(ForgedStep, "its annotation "+AnnotationStep+" cannot be read")
 	}
 	signature, err := base64.StdEncoding.DecodeString(annotations[AnnotationSignature])
 	if err != nil {
-		return forged("its annotation " + AnnotationSignature + " cannot be read")
+		return forged(ForgedSignature, "its annotation "+AnnotationSignature+" cannot be read")
 	}
 	payload, err := step.payload(namespace, pod)
 	if err != nil || !verify(payload, signature) {
-		return forged("its annotation " + AnnotationSignature + " is not that of its step")
+		return forged(ForgedSignature, "its annotation "+AnnotationSignature+" is not that of its step")
 	}
 	record := []byte(annotations[AnnotationRecord])
 	if hash := sha256.Sum256(record); hex.EncodeToString(hash[:]) != step.Hash {
-		return forged("its annotation " + AnnotationRecord + " is another one than its step names")
+		return forged(ForgedRecord, "its annotation "+AnnotationRecord+" is another one than its step names")
 	}
 	address, err := schemas.ParseAddress(step.Address)
 	if err != nil || address.Namespace != namespace {
-		return forged("its step is for " + step.Address)
+		return forged(ForgedNamespace, "its step is for "+step.Address)
 	}
 	return step, record, nil
 }

@@ -3,6 +3,7 @@ package pods
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
@@ -16,8 +17,38 @@ type refusals struct {
 	all []error
 }
 
-func (r *refusals) add(field, why string) {
-	r.all = append(r.all, fmt.Errorf("%s: spec.template.spec.%s: %s", r.vm.Position.Short(), field, why))
+func (r *refusals) add(field, why string) { r.addFor(reasonField, field, why) }
+
+func (r *refusals) addFor(reason, field, why string) {
+	r.all = append(r.all, refusal{fmt.Errorf("%s: spec.template.spec.%s: %s", r.vm.Position.Short(), field, why), reason})
+}
+
+// refusal is what of a machine is refused, with a word for the reason.
+type refusal struct {
+	error
+	reason string
+}
+
+// The reasons: a path of a node that a Pod would need privileges for, devices of a node, or anything else that Pods do not have.
+const (
+	reasonHostPath   = "host path"
+	reasonHostDevice = "host device"
+	reasonField      = "field"
+)
+
+// Reasons are the words for what an error of Refused says, each once, in order.
+func Reasons(err error) []string {
+	many, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // as Refused made it
+	if !ok {
+		return nil
+	}
+	var out []string
+	for _, one := range many.Unwrap() {
+		if found, ok := one.(refusal); ok && !slices.Contains(out, found.reason) { //nolint:errorlint // as Refused made it
+			out = append(out, found.reason)
+		}
+	}
+	return out
 }
 
 // Refused says what of a machine cannot be carried out in a Pod; nil when everything can.
@@ -36,7 +67,7 @@ func (r *refusals) volume(volume *kubevirtv1.Volume) {
 	field := "volumes[" + volume.Name + "]."
 	switch {
 	case volume.HostDisk != nil:
-		r.add(field+"hostDisk", "a file of one node ties the machine to it; use a persistentVolumeClaim")
+		r.addFor(reasonHostPath, field+"hostDisk", "a file of one node ties the machine to it; use a persistentVolumeClaim")
 	case volume.ServiceAccount != nil:
 		r.add(field+"serviceAccount", "the token expires, and a disk that has it cannot be renewed; have the guest log in by itself")
 	case volume.DownwardMetrics != nil:
@@ -67,10 +98,10 @@ func (r *refusals) devices(devices *kubevirtv1.Devices) {
 		}
 	}
 	for i := range devices.GPUs {
-		r.add(field+"gpus["+devices.GPUs[i].Name+"]", "devices of a node are handed over on a libvirt host only: the Pod has no rights to them")
+		r.addFor(reasonHostDevice, field+"gpus["+devices.GPUs[i].Name+"]", "devices of a node are handed over on a libvirt host only: the Pod has no rights to them")
 	}
 	for i := range devices.HostDevices {
-		r.add(field+"hostDevices["+devices.HostDevices[i].Name+"]", "devices of a node are handed over on a libvirt host only: the Pod has no rights to them")
+		r.addFor(reasonHostDevice, field+"hostDevices["+devices.HostDevices[i].Name+"]", "devices of a node are handed over on a libvirt host only: the Pod has no rights to them")
 	}
 	for i := range devices.Filesystems {
 		r.add(field+"filesystems["+devices.Filesystems[i].Name+"]", "virtiofsd needs rights that the Pod has not; make the volume a disk")
