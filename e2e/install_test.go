@@ -141,6 +141,14 @@ func (i *installed) as(user, node string) kubernetes.Interface {
 // token speaks with a token of an account, which is bound to a Pod if there is one.
 func (i *installed) token(name string, pod *corev1.Pod) kubernetes.Interface {
 	i.Helper()
+	config := rest.AnonymousClientConfig(i.config)
+	config.BearerToken, config.QPS, config.Burst = i.grant(name, pod), 200, 200
+	return client(i.T, config)
+}
+
+// grant makes a token of an account.
+func (i *installed) grant(name string, pod *corev1.Pod) string {
+	i.Helper()
 	request := &authenticationv1.TokenRequest{}
 	if pod != nil {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}
@@ -149,9 +157,7 @@ func (i *installed) token(name string, pod *corev1.Pod) kubernetes.Interface {
 	if err != nil {
 		i.Fatal(err)
 	}
-	config := rest.AnonymousClientConfig(i.config)
-	config.BearerToken, config.QPS, config.Burst = granted.Status.Token, 200, 200
-	return client(i.T, config)
+	return granted.Status.Token
 }
 
 // denied wants an admission policy to say no, in words.
@@ -475,6 +481,7 @@ func (i *installed) certificates() {
 		i.Errorf("counted %v", outcomes)
 	}
 	i.people(agent)
+	i.consoles(authority)
 }
 
 // people shows who gets a certificate, and that it gives what RBAC says.

@@ -10,7 +10,7 @@ import (
 // policies are what RBAC cannot say: whose Pods, whose Secrets, which node. The API server evaluates them itself; they need nothing that runs.
 func policies(o *Options) []any {
 	var out []any
-	for _, policy := range []*admissionv1.ValidatingAdmissionPolicy{guestPods(o), controllersOwn(o), agentsOwnNode(o)} {
+	for _, policy := range []*admissionv1.ValidatingAdmissionPolicy{guestPods(o), controllersOwn(o), agentsOwnNode(o), usersAgents(o)} {
 		out = append(out, policy, &admissionv1.ValidatingAdmissionPolicyBinding{
 			ObjectMeta: meta(policy.Name, ""),
 			Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
@@ -151,5 +151,18 @@ func agentsOwnNode(o *Options) *admissionv1.ValidatingAdmissionPolicy {
 			"an agent of gitvirt's takes Leases for its own node only"),
 		must("variables.resource != 'leases' || request.operation != 'DELETE' || variables.oldHolder.startsWith(variables.node + '/')",
 			"an agent of gitvirt's gives up Leases of its own node only"),
+	)
+}
+
+// usersAgents keeps who may forward ports in gitvirt's namespace to the agents, which ask for certificates: the controller tells everybody who reaches it of all
+// VMs. Who may run programs in the controller's Pod may reach it as well.
+func usersAgents(o *Options) *admissionv1.ValidatingAdmissionPolicy {
+	return policy(user,
+		[]admissionv1.NamedRuleWithOperations{on("", "v1", "pods/portforward", admissionv1.Connect)},
+		admissionv1.MatchCondition{Name: "gitvirts-namespace", Expression: fmt.Sprintf("request.namespace == '%s'", o.Namespace)},
+		nil,
+		must("request.name.startsWith('"+agent+"-') || "+
+			"authorizer.group('').resource('pods').subresource('exec').namespace(request.namespace).name(request.name).check('create').allowed()",
+			"ports are forwarded to gitvirt's agents only; to others for who may exec in them"),
 	)
 }

@@ -71,6 +71,8 @@ func roles(o *Options) []rbacv1.Role {
 			rule("coordination.k8s.io", "leases", "get update", controller),
 			rule("", "events", "create patch"),
 		}},
+		// Agents are in the cluster's network: who may call them, and is not, comes through the API server. Bind it to whom it is for.
+		{ObjectMeta: meta(user, o.Namespace), Rules: []rbacv1.PolicyRule{rule("", "pods", "list"), rule("", "pods/portforward", "create")}},
 		// The authority's certificate is public, as the API server's own is, and so is what was installed: plans depend on it.
 		{ObjectMeta: meta(public, o.Namespace), Rules: []rbacv1.PolicyRule{rule("", "configmaps", "get", authority, settings)}},
 	}

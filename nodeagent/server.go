@@ -182,6 +182,20 @@ func (s *Server) ReadConsole(ctx context.Context, request *api.ReadConsoleReques
 	return &api.ReadConsoleResponse{Lines: lines}, nil
 }
 
+// Console is a guest's serial console.
+func (s *Server) Console(stream api.Agent_ConsoleServer) error {
+	return ServeConsole(s.life, stream, s.agent.OpenConsole)
+}
+
+// ReadStatistics returns what a running guest uses.
+func (s *Server) ReadStatistics(ctx context.Context, request *api.ReadStatisticsRequest) (*api.Statistics, error) {
+	found, err := s.agent.ReadStatistics(ctx, request)
+	if err != nil {
+		return nil, StatusOfGuest(err)
+	}
+	return found, nil
+}
+
 // ReadDomain returns the definition of a domain.
 func (s *Server) ReadDomain(ctx context.Context, request *api.ReadDomainRequest) (*api.ReadDomainResponse, error) {
 	found, err := s.agent.ReadDomain(ctx, request.GetName())

@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
-	"github.com/gitvirt/gitvirt/sources/backoff"
 )
 
 // TestRefusalsAreLoggedAndCounted: what the platform does not take is logged and counted by reason, once for each revision of a machine however

@@ -92,6 +92,7 @@ func TestPushBecomesRunningVM(t *testing.T) {
 		t.Error("a secret stands in the domain's XML")
 	}
 
+	r.typesAndReads("db-1")
 	second := r.repo.Commit(map[string]string{
 		"vms/web-1.yaml": strings.Replace(web, "96Mi", "112Mi", 1), "vms/new-1.yaml": vm{name: "new-1", script: "echo proof-of-new"}.manifest(image), "vms/db-1.yaml": "",
 	})

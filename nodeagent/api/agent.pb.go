@@ -1561,6 +1561,516 @@ func (x *ReadConsoleResponse) GetLines() []string {
 	return nil
 }
 
+type ConsoleInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The VM and, if its name does not follow from that, its domain. In the first message.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Domain  string `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Take the console from whoever has it. In the first message.
+	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	// What is typed.
+	Data          []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsoleInput) Reset() {
+	*x = ConsoleInput{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsoleInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsoleInput) ProtoMessage() {}
+
+func (x *ConsoleInput) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsoleInput.ProtoReflect.Descriptor instead.
+func (*ConsoleInput) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ConsoleInput) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ConsoleInput) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ConsoleInput) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *ConsoleInput) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ConsoleOutput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the guest says.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// How many bytes were left out before data, because they came faster than they were taken.
+	Lost          uint64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsoleOutput) Reset() {
+	*x = ConsoleOutput{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsoleOutput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsoleOutput) ProtoMessage() {}
+
+func (x *ConsoleOutput) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsoleOutput.ProtoReflect.Descriptor instead.
+func (*ConsoleOutput) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ConsoleOutput) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ConsoleOutput) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+type ReadStatisticsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Domain        string                 `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStatisticsRequest) Reset() {
+	*x = ReadStatisticsRequest{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStatisticsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStatisticsRequest) ProtoMessage() {}
+
+func (x *ReadStatisticsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStatisticsRequest.ProtoReflect.Descriptor instead.
+func (*ReadStatisticsRequest) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ReadStatisticsRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ReadStatisticsRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+// Statistics are counters since the guest was started, and what it has now.
+type Statistics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	State string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// When they were read, in Unix nanoseconds.
+	TimeUnixNano int64  `protobuf:"varint,2,opt,name=time_unix_nano,json=timeUnixNano,proto3" json:"time_unix_nano,omitempty"`
+	Vcpus        uint32 `protobuf:"varint,3,opt,name=vcpus,proto3" json:"vcpus,omitempty"`
+	// What all of the guest has used, its devices included, in nanoseconds, and how much of it in user mode and in the kernel.
+	CpuNs       uint64 `protobuf:"varint,4,opt,name=cpu_ns,json=cpuNs,proto3" json:"cpu_ns,omitempty"`
+	CpuUserNs   uint64 `protobuf:"varint,5,opt,name=cpu_user_ns,json=cpuUserNs,proto3" json:"cpu_user_ns,omitempty"`
+	CpuSystemNs uint64 `protobuf:"varint,6,opt,name=cpu_system_ns,json=cpuSystemNs,proto3" json:"cpu_system_ns,omitempty"`
+	// What the guest has, and what QEMU has resident on the host.
+	MemoryBytes   uint64 `protobuf:"varint,7,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	ResidentBytes uint64 `protobuf:"varint,8,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	// What the guest's kernel says of its memory: all that it has, and what is left for programs. Absent when it says nothing.
+	GuestTotalBytes  *uint64                `protobuf:"varint,9,opt,name=guest_total_bytes,json=guestTotalBytes,proto3,oneof" json:"guest_total_bytes,omitempty"`
+	GuestUsableBytes *uint64                `protobuf:"varint,10,opt,name=guest_usable_bytes,json=guestUsableBytes,proto3,oneof" json:"guest_usable_bytes,omitempty"`
+	Disks            []*DiskStatistics      `protobuf:"bytes,11,rep,name=disks,proto3" json:"disks,omitempty"`
+	Interfaces       []*InterfaceStatistics `protobuf:"bytes,12,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Statistics) Reset() {
+	*x = Statistics{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Statistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Statistics) ProtoMessage() {}
+
+func (x *Statistics) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Statistics.ProtoReflect.Descriptor instead.
+func (*Statistics) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Statistics) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Statistics) GetTimeUnixNano() int64 {
+	if x != nil {
+		return x.TimeUnixNano
+	}
+	return 0
+}
+
+func (x *Statistics) GetVcpus() uint32 {
+	if x != nil {
+		return x.Vcpus
+	}
+	return 0
+}
+
+func (x *Statistics) GetCpuNs() uint64 {
+	if x != nil {
+		return x.CpuNs
+	}
+	return 0
+}
+
+func (x *Statistics) GetCpuUserNs() uint64 {
+	if x != nil {
+		return x.CpuUserNs
+	}
+	return 0
+}
+
+func (x *Statistics) GetCpuSystemNs() uint64 {
+	if x != nil {
+		return x.CpuSystemNs
+	}
+	return 0
+}
+
+func (x *Statistics) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Statistics) GetResidentBytes() uint64 {
+	if x != nil {
+		return x.ResidentBytes
+	}
+	return 0
+}
+
+func (x *Statistics) GetGuestTotalBytes() uint64 {
+	if x != nil && x.GuestTotalBytes != nil {
+		return *x.GuestTotalBytes
+	}
+	return 0
+}
+
+func (x *Statistics) GetGuestUsableBytes() uint64 {
+	if x != nil && x.GuestUsableBytes != nil {
+		return *x.GuestUsableBytes
+	}
+	return 0
+}
+
+func (x *Statistics) GetDisks() []*DiskStatistics {
+	if x != nil {
+		return x.Disks
+	}
+	return nil
+}
+
+func (x *Statistics) GetInterfaces() []*InterfaceStatistics {
+	if x != nil {
+		return x.Interfaces
+	}
+	return nil
+}
+
+type DiskStatistics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name in the manifest, and the device that it is for the guest, "vda".
+	Name           string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Target         string `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	ReadRequests   uint64 `protobuf:"varint,3,opt,name=read_requests,json=readRequests,proto3" json:"read_requests,omitempty"`
+	ReadBytes      uint64 `protobuf:"varint,4,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
+	WriteRequests  uint64 `protobuf:"varint,5,opt,name=write_requests,json=writeRequests,proto3" json:"write_requests,omitempty"`
+	WriteBytes     uint64 `protobuf:"varint,6,opt,name=write_bytes,json=writeBytes,proto3" json:"write_bytes,omitempty"`
+	CapacityBytes  uint64 `protobuf:"varint,7,opt,name=capacity_bytes,json=capacityBytes,proto3" json:"capacity_bytes,omitempty"`
+	AllocatedBytes uint64 `protobuf:"varint,8,opt,name=allocated_bytes,json=allocatedBytes,proto3" json:"allocated_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *DiskStatistics) Reset() {
+	*x = DiskStatistics{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskStatistics) ProtoMessage() {}
+
+func (x *DiskStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskStatistics.ProtoReflect.Descriptor instead.
+func (*DiskStatistics) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DiskStatistics) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DiskStatistics) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *DiskStatistics) GetReadRequests() uint64 {
+	if x != nil {
+		return x.ReadRequests
+	}
+	return 0
+}
+
+func (x *DiskStatistics) GetReadBytes() uint64 {
+	if x != nil {
+		return x.ReadBytes
+	}
+	return 0
+}
+
+func (x *DiskStatistics) GetWriteRequests() uint64 {
+	if x != nil {
+		return x.WriteRequests
+	}
+	return 0
+}
+
+func (x *DiskStatistics) GetWriteBytes() uint64 {
+	if x != nil {
+		return x.WriteBytes
+	}
+	return 0
+}
+
+func (x *DiskStatistics) GetCapacityBytes() uint64 {
+	if x != nil {
+		return x.CapacityBytes
+	}
+	return 0
+}
+
+func (x *DiskStatistics) GetAllocatedBytes() uint64 {
+	if x != nil {
+		return x.AllocatedBytes
+	}
+	return 0
+}
+
+type InterfaceStatistics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name in the manifest, and the host's device.
+	Name   string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Device string `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
+	// As the guest sees it: what it received and sent.
+	ReceivedBytes   uint64 `protobuf:"varint,3,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
+	ReceivedPackets uint64 `protobuf:"varint,4,opt,name=received_packets,json=receivedPackets,proto3" json:"received_packets,omitempty"`
+	SentBytes       uint64 `protobuf:"varint,5,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
+	SentPackets     uint64 `protobuf:"varint,6,opt,name=sent_packets,json=sentPackets,proto3" json:"sent_packets,omitempty"`
+	// What was dropped or wrong in either direction.
+	DroppedPackets uint64 `protobuf:"varint,7,opt,name=dropped_packets,json=droppedPackets,proto3" json:"dropped_packets,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *InterfaceStatistics) Reset() {
+	*x = InterfaceStatistics{}
+	mi := &file_nodeagent_api_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InterfaceStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InterfaceStatistics) ProtoMessage() {}
+
+func (x *InterfaceStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_nodeagent_api_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InterfaceStatistics.ProtoReflect.Descriptor instead.
+func (*InterfaceStatistics) Descriptor() ([]byte, []int) {
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *InterfaceStatistics) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *InterfaceStatistics) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *InterfaceStatistics) GetReceivedBytes() uint64 {
+	if x != nil {
+		return x.ReceivedBytes
+	}
+	return 0
+}
+
+func (x *InterfaceStatistics) GetReceivedPackets() uint64 {
+	if x != nil {
+		return x.ReceivedPackets
+	}
+	return 0
+}
+
+func (x *InterfaceStatistics) GetSentBytes() uint64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *InterfaceStatistics) GetSentPackets() uint64 {
+	if x != nil {
+		return x.SentPackets
+	}
+	return 0
+}
+
+func (x *InterfaceStatistics) GetDroppedPackets() uint64 {
+	if x != nil {
+		return x.DroppedPackets
+	}
+	return 0
+}
+
 type ReadDomainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1570,7 +2080,7 @@ type ReadDomainRequest struct {
 
 func (x *ReadDomainRequest) Reset() {
 	*x = ReadDomainRequest{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +2092,7 @@ func (x *ReadDomainRequest) String() string {
 func (*ReadDomainRequest) ProtoMessage() {}
 
 func (x *ReadDomainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[18]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +2105,7 @@ func (x *ReadDomainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDomainRequest.ProtoReflect.Descriptor instead.
 func (*ReadDomainRequest) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{18}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReadDomainRequest) GetName() string {
@@ -1618,7 +2128,7 @@ type ReadDomainResponse struct {
 
 func (x *ReadDomainResponse) Reset() {
 	*x = ReadDomainResponse{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1630,7 +2140,7 @@ func (x *ReadDomainResponse) String() string {
 func (*ReadDomainResponse) ProtoMessage() {}
 
 func (x *ReadDomainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[19]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1643,7 +2153,7 @@ func (x *ReadDomainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDomainResponse.ProtoReflect.Descriptor instead.
 func (*ReadDomainResponse) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{19}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadDomainResponse) GetConfig() string {
@@ -1691,7 +2201,7 @@ type VM struct {
 
 func (x *VM) Reset() {
 	*x = VM{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1703,7 +2213,7 @@ func (x *VM) String() string {
 func (*VM) ProtoMessage() {}
 
 func (x *VM) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[20]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1716,7 +2226,7 @@ func (x *VM) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VM.ProtoReflect.Descriptor instead.
 func (*VM) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{20}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *VM) GetAddress() string {
@@ -1798,7 +2308,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +2320,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[21]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +2333,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{21}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Content) GetValues() map[string][]byte {
@@ -1853,7 +2363,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[22]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +2375,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[22]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +2388,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{22}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Claim) GetNamespace() string {
@@ -1957,7 +2467,7 @@ type HostDeviceSelector struct {
 
 func (x *HostDeviceSelector) Reset() {
 	*x = HostDeviceSelector{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[23]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2479,7 @@ func (x *HostDeviceSelector) String() string {
 func (*HostDeviceSelector) ProtoMessage() {}
 
 func (x *HostDeviceSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[23]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2492,7 @@ func (x *HostDeviceSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostDeviceSelector.ProtoReflect.Descriptor instead.
 func (*HostDeviceSelector) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{23}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *HostDeviceSelector) GetResource() string {
@@ -2023,7 +2533,7 @@ type USBSelector struct {
 
 func (x *USBSelector) Reset() {
 	*x = USBSelector{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[24]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2545,7 @@ func (x *USBSelector) String() string {
 func (*USBSelector) ProtoMessage() {}
 
 func (x *USBSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[24]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2558,7 @@ func (x *USBSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use USBSelector.ProtoReflect.Descriptor instead.
 func (*USBSelector) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{24}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *USBSelector) GetVendor() string {
@@ -2078,7 +2588,7 @@ type ExecuteEvent struct {
 
 func (x *ExecuteEvent) Reset() {
 	*x = ExecuteEvent{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[25]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2600,7 @@ func (x *ExecuteEvent) String() string {
 func (*ExecuteEvent) ProtoMessage() {}
 
 func (x *ExecuteEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[25]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2613,7 @@ func (x *ExecuteEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteEvent.ProtoReflect.Descriptor instead.
 func (*ExecuteEvent) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{25}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExecuteEvent) GetProgress() string {
@@ -2135,7 +2645,7 @@ type ListDisksRequest struct {
 
 func (x *ListDisksRequest) Reset() {
 	*x = ListDisksRequest{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[26]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2147,7 +2657,7 @@ func (x *ListDisksRequest) String() string {
 func (*ListDisksRequest) ProtoMessage() {}
 
 func (x *ListDisksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[26]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2160,7 +2670,7 @@ func (x *ListDisksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDisksRequest.ProtoReflect.Descriptor instead.
 func (*ListDisksRequest) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{26}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{32}
 }
 
 type ListDisksResponse struct {
@@ -2172,7 +2682,7 @@ type ListDisksResponse struct {
 
 func (x *ListDisksResponse) Reset() {
 	*x = ListDisksResponse{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[27]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2694,7 @@ func (x *ListDisksResponse) String() string {
 func (*ListDisksResponse) ProtoMessage() {}
 
 func (x *ListDisksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[27]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2707,7 @@ func (x *ListDisksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDisksResponse.ProtoReflect.Descriptor instead.
 func (*ListDisksResponse) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{27}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListDisksResponse) GetDisks() []*DataDisk {
@@ -2227,7 +2737,7 @@ type DataDisk struct {
 
 func (x *DataDisk) Reset() {
 	*x = DataDisk{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[28]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2749,7 @@ func (x *DataDisk) String() string {
 func (*DataDisk) ProtoMessage() {}
 
 func (x *DataDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[28]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2762,7 @@ func (x *DataDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataDisk.ProtoReflect.Descriptor instead.
 func (*DataDisk) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{28}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DataDisk) GetId() string {
@@ -2334,7 +2844,7 @@ type DeleteDisksRequest struct {
 
 func (x *DeleteDisksRequest) Reset() {
 	*x = DeleteDisksRequest{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[29]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2856,7 @@ func (x *DeleteDisksRequest) String() string {
 func (*DeleteDisksRequest) ProtoMessage() {}
 
 func (x *DeleteDisksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[29]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2869,7 @@ func (x *DeleteDisksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDisksRequest.ProtoReflect.Descriptor instead.
 func (*DeleteDisksRequest) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{29}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteDisksRequest) GetIds() []string {
@@ -2378,7 +2888,7 @@ type DeleteDisksResponse struct {
 
 func (x *DeleteDisksResponse) Reset() {
 	*x = DeleteDisksResponse{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[30]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2900,7 @@ func (x *DeleteDisksResponse) String() string {
 func (*DeleteDisksResponse) ProtoMessage() {}
 
 func (x *DeleteDisksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[30]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2913,7 @@ func (x *DeleteDisksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDisksResponse.ProtoReflect.Descriptor instead.
 func (*DeleteDisksResponse) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{30}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DeleteDisksResponse) GetDeleted() []*DeletedDisk {
@@ -2427,7 +2937,7 @@ type DeletedDisk struct {
 
 func (x *DeletedDisk) Reset() {
 	*x = DeletedDisk{}
-	mi := &file_nodeagent_api_agent_proto_msgTypes[31]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2949,7 @@ func (x *DeletedDisk) String() string {
 func (*DeletedDisk) ProtoMessage() {}
 
 func (x *DeletedDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_nodeagent_api_agent_proto_msgTypes[31]
+	mi := &file_nodeagent_api_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2962,7 @@ func (x *DeletedDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedDisk.ProtoReflect.Descriptor instead.
 func (*DeletedDisk) Descriptor() ([]byte, []int) {
-	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{31}
+	return file_nodeagent_api_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DeletedDisk) GetId() string {
@@ -2611,7 +3121,57 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x14\n" +
 	"\x05lines\x18\x03 \x01(\rR\x05lines\"+\n" +
 	"\x13ReadConsoleResponse\x12\x14\n" +
-	"\x05lines\x18\x01 \x03(\tR\x05lines\"'\n" +
+	"\x05lines\x18\x01 \x03(\tR\x05lines\"j\n" +
+	"\fConsoleInput\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"7\n" +
+	"\rConsoleOutput\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\x04R\x04lost\"I\n" +
+	"\x15ReadStatisticsRequest\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06domain\x18\x02 \x01(\tR\x06domain\"\x9f\x04\n" +
+	"\n" +
+	"Statistics\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12$\n" +
+	"\x0etime_unix_nano\x18\x02 \x01(\x03R\ftimeUnixNano\x12\x14\n" +
+	"\x05vcpus\x18\x03 \x01(\rR\x05vcpus\x12\x15\n" +
+	"\x06cpu_ns\x18\x04 \x01(\x04R\x05cpuNs\x12\x1e\n" +
+	"\vcpu_user_ns\x18\x05 \x01(\x04R\tcpuUserNs\x12\"\n" +
+	"\rcpu_system_ns\x18\x06 \x01(\x04R\vcpuSystemNs\x12!\n" +
+	"\fmemory_bytes\x18\a \x01(\x04R\vmemoryBytes\x12%\n" +
+	"\x0eresident_bytes\x18\b \x01(\x04R\rresidentBytes\x12/\n" +
+	"\x11guest_total_bytes\x18\t \x01(\x04H\x00R\x0fguestTotalBytes\x88\x01\x01\x121\n" +
+	"\x12guest_usable_bytes\x18\n" +
+	" \x01(\x04H\x01R\x10guestUsableBytes\x88\x01\x01\x12<\n" +
+	"\x05disks\x18\v \x03(\v2&.gitvirt.agent.v1alpha1.DiskStatisticsR\x05disks\x12K\n" +
+	"\n" +
+	"interfaces\x18\f \x03(\v2+.gitvirt.agent.v1alpha1.InterfaceStatisticsR\n" +
+	"interfacesB\x14\n" +
+	"\x12_guest_total_bytesB\x15\n" +
+	"\x13_guest_usable_bytes\"\x98\x02\n" +
+	"\x0eDiskStatistics\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12#\n" +
+	"\rread_requests\x18\x03 \x01(\x04R\freadRequests\x12\x1d\n" +
+	"\n" +
+	"read_bytes\x18\x04 \x01(\x04R\treadBytes\x12%\n" +
+	"\x0ewrite_requests\x18\x05 \x01(\x04R\rwriteRequests\x12\x1f\n" +
+	"\vwrite_bytes\x18\x06 \x01(\x04R\n" +
+	"writeBytes\x12%\n" +
+	"\x0ecapacity_bytes\x18\a \x01(\x04R\rcapacityBytes\x12'\n" +
+	"\x0fallocated_bytes\x18\b \x01(\x04R\x0eallocatedBytes\"\xfe\x01\n" +
+	"\x13InterfaceStatistics\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06device\x18\x02 \x01(\tR\x06device\x12%\n" +
+	"\x0ereceived_bytes\x18\x03 \x01(\x04R\rreceivedBytes\x12)\n" +
+	"\x10received_packets\x18\x04 \x01(\x04R\x0freceivedPackets\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x05 \x01(\x04R\tsentBytes\x12!\n" +
+	"\fsent_packets\x18\x06 \x01(\x04R\vsentPackets\x12'\n" +
+	"\x0fdropped_packets\x18\a \x01(\x04R\x0edroppedPackets\"'\n" +
 	"\x11ReadDomainRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"V\n" +
 	"\x12ReadDomainResponse\x12\x16\n" +
@@ -2690,14 +3250,16 @@ const file_nodeagent_api_agent_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1f\n" +
 	"\vfreed_bytes\x18\x03 \x01(\x03R\n" +
 	"freedBytes\x12\x12\n" +
-	"\x04kept\x18\x04 \x01(\tR\x04kept2\xcd\x06\n" +
+	"\x04kept\x18\x04 \x01(\tR\x04kept2\x8e\b\n" +
 	"\x05Agent\x12O\n" +
 	"\aGetNode\x12&.gitvirt.agent.v1alpha1.GetNodeRequest\x1a\x1c.gitvirt.agent.v1alpha1.Node\x12S\n" +
 	"\x05Watch\x12$.gitvirt.agent.v1alpha1.WatchRequest\x1a\".gitvirt.agent.v1alpha1.WatchEvent0\x01\x12Y\n" +
 	"\aExecute\x12&.gitvirt.agent.v1alpha1.ExecuteRequest\x1a$.gitvirt.agent.v1alpha1.ExecuteEvent0\x01\x12V\n" +
 	"\x05Check\x12&.gitvirt.agent.v1alpha1.ExecuteRequest\x1a%.gitvirt.agent.v1alpha1.CheckResponse\x12T\n" +
 	"\x05Await\x12$.gitvirt.agent.v1alpha1.AwaitRequest\x1a%.gitvirt.agent.v1alpha1.AwaitResponse\x12f\n" +
-	"\vReadConsole\x12*.gitvirt.agent.v1alpha1.ReadConsoleRequest\x1a+.gitvirt.agent.v1alpha1.ReadConsoleResponse\x12c\n" +
+	"\vReadConsole\x12*.gitvirt.agent.v1alpha1.ReadConsoleRequest\x1a+.gitvirt.agent.v1alpha1.ReadConsoleResponse\x12Z\n" +
+	"\aConsole\x12$.gitvirt.agent.v1alpha1.ConsoleInput\x1a%.gitvirt.agent.v1alpha1.ConsoleOutput(\x010\x01\x12c\n" +
+	"\x0eReadStatistics\x12-.gitvirt.agent.v1alpha1.ReadStatisticsRequest\x1a\".gitvirt.agent.v1alpha1.Statistics\x12c\n" +
 	"\n" +
 	"ReadDomain\x12).gitvirt.agent.v1alpha1.ReadDomainRequest\x1a*.gitvirt.agent.v1alpha1.ReadDomainResponse\x12`\n" +
 	"\tListDisks\x12(.gitvirt.agent.v1alpha1.ListDisksRequest\x1a).gitvirt.agent.v1alpha1.ListDisksResponse\x12f\n" +
@@ -2715,44 +3277,50 @@ func file_nodeagent_api_agent_proto_rawDescGZIP() []byte {
 	return file_nodeagent_api_agent_proto_rawDescData
 }
 
-var file_nodeagent_api_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_nodeagent_api_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_nodeagent_api_agent_proto_goTypes = []any{
-	(*GetNodeRequest)(nil),      // 0: gitvirt.agent.v1alpha1.GetNodeRequest
-	(*Node)(nil),                // 1: gitvirt.agent.v1alpha1.Node
-	(*WatchRequest)(nil),        // 2: gitvirt.agent.v1alpha1.WatchRequest
-	(*WatchEvent)(nil),          // 3: gitvirt.agent.v1alpha1.WatchEvent
-	(*Synced)(nil),              // 4: gitvirt.agent.v1alpha1.Synced
-	(*Capabilities)(nil),        // 5: gitvirt.agent.v1alpha1.Capabilities
-	(*Foreign)(nil),             // 6: gitvirt.agent.v1alpha1.Foreign
-	(*Domain)(nil),              // 7: gitvirt.agent.v1alpha1.Domain
-	(*LiveRefusal)(nil),         // 8: gitvirt.agent.v1alpha1.LiveRefusal
-	(*Headroom)(nil),            // 9: gitvirt.agent.v1alpha1.Headroom
-	(*Change)(nil),              // 10: gitvirt.agent.v1alpha1.Change
-	(*Disk)(nil),                // 11: gitvirt.agent.v1alpha1.Disk
-	(*ExecuteRequest)(nil),      // 12: gitvirt.agent.v1alpha1.ExecuteRequest
-	(*CheckResponse)(nil),       // 13: gitvirt.agent.v1alpha1.CheckResponse
-	(*AwaitRequest)(nil),        // 14: gitvirt.agent.v1alpha1.AwaitRequest
-	(*AwaitResponse)(nil),       // 15: gitvirt.agent.v1alpha1.AwaitResponse
-	(*ReadConsoleRequest)(nil),  // 16: gitvirt.agent.v1alpha1.ReadConsoleRequest
-	(*ReadConsoleResponse)(nil), // 17: gitvirt.agent.v1alpha1.ReadConsoleResponse
-	(*ReadDomainRequest)(nil),   // 18: gitvirt.agent.v1alpha1.ReadDomainRequest
-	(*ReadDomainResponse)(nil),  // 19: gitvirt.agent.v1alpha1.ReadDomainResponse
-	(*VM)(nil),                  // 20: gitvirt.agent.v1alpha1.VM
-	(*Content)(nil),             // 21: gitvirt.agent.v1alpha1.Content
-	(*Claim)(nil),               // 22: gitvirt.agent.v1alpha1.Claim
-	(*HostDeviceSelector)(nil),  // 23: gitvirt.agent.v1alpha1.HostDeviceSelector
-	(*USBSelector)(nil),         // 24: gitvirt.agent.v1alpha1.USBSelector
-	(*ExecuteEvent)(nil),        // 25: gitvirt.agent.v1alpha1.ExecuteEvent
-	(*ListDisksRequest)(nil),    // 26: gitvirt.agent.v1alpha1.ListDisksRequest
-	(*ListDisksResponse)(nil),   // 27: gitvirt.agent.v1alpha1.ListDisksResponse
-	(*DataDisk)(nil),            // 28: gitvirt.agent.v1alpha1.DataDisk
-	(*DeleteDisksRequest)(nil),  // 29: gitvirt.agent.v1alpha1.DeleteDisksRequest
-	(*DeleteDisksResponse)(nil), // 30: gitvirt.agent.v1alpha1.DeleteDisksResponse
-	(*DeletedDisk)(nil),         // 31: gitvirt.agent.v1alpha1.DeletedDisk
-	nil,                         // 32: gitvirt.agent.v1alpha1.VM.ContentsEntry
-	nil,                         // 33: gitvirt.agent.v1alpha1.VM.ClaimsEntry
-	nil,                         // 34: gitvirt.agent.v1alpha1.VM.HostDevicesEntry
-	nil,                         // 35: gitvirt.agent.v1alpha1.Content.ValuesEntry
+	(*GetNodeRequest)(nil),        // 0: gitvirt.agent.v1alpha1.GetNodeRequest
+	(*Node)(nil),                  // 1: gitvirt.agent.v1alpha1.Node
+	(*WatchRequest)(nil),          // 2: gitvirt.agent.v1alpha1.WatchRequest
+	(*WatchEvent)(nil),            // 3: gitvirt.agent.v1alpha1.WatchEvent
+	(*Synced)(nil),                // 4: gitvirt.agent.v1alpha1.Synced
+	(*Capabilities)(nil),          // 5: gitvirt.agent.v1alpha1.Capabilities
+	(*Foreign)(nil),               // 6: gitvirt.agent.v1alpha1.Foreign
+	(*Domain)(nil),                // 7: gitvirt.agent.v1alpha1.Domain
+	(*LiveRefusal)(nil),           // 8: gitvirt.agent.v1alpha1.LiveRefusal
+	(*Headroom)(nil),              // 9: gitvirt.agent.v1alpha1.Headroom
+	(*Change)(nil),                // 10: gitvirt.agent.v1alpha1.Change
+	(*Disk)(nil),                  // 11: gitvirt.agent.v1alpha1.Disk
+	(*ExecuteRequest)(nil),        // 12: gitvirt.agent.v1alpha1.ExecuteRequest
+	(*CheckResponse)(nil),         // 13: gitvirt.agent.v1alpha1.CheckResponse
+	(*AwaitRequest)(nil),          // 14: gitvirt.agent.v1alpha1.AwaitRequest
+	(*AwaitResponse)(nil),         // 15: gitvirt.agent.v1alpha1.AwaitResponse
+	(*ReadConsoleRequest)(nil),    // 16: gitvirt.agent.v1alpha1.ReadConsoleRequest
+	(*ReadConsoleResponse)(nil),   // 17: gitvirt.agent.v1alpha1.ReadConsoleResponse
+	(*ConsoleInput)(nil),          // 18: gitvirt.agent.v1alpha1.ConsoleInput
+	(*ConsoleOutput)(nil),         // 19: gitvirt.agent.v1alpha1.ConsoleOutput
+	(*ReadStatisticsRequest)(nil), // 20: gitvirt.agent.v1alpha1.ReadStatisticsRequest
+	(*Statistics)(nil),            // 21: gitvirt.agent.v1alpha1.Statistics
+	(*DiskStatistics)(nil),        // 22: gitvirt.agent.v1alpha1.DiskStatistics
+	(*InterfaceStatistics)(nil),   // 23: gitvirt.agent.v1alpha1.InterfaceStatistics
+	(*ReadDomainRequest)(nil),     // 24: gitvirt.agent.v1alpha1.ReadDomainRequest
+	(*ReadDomainResponse)(nil),    // 25: gitvirt.agent.v1alpha1.ReadDomainResponse
+	(*VM)(nil),                    // 26: gitvirt.agent.v1alpha1.VM
+	(*Content)(nil),               // 27: gitvirt.agent.v1alpha1.Content
+	(*Claim)(nil),                 // 28: gitvirt.agent.v1alpha1.Claim
+	(*HostDeviceSelector)(nil),    // 29: gitvirt.agent.v1alpha1.HostDeviceSelector
+	(*USBSelector)(nil),           // 30: gitvirt.agent.v1alpha1.USBSelector
+	(*ExecuteEvent)(nil),          // 31: gitvirt.agent.v1alpha1.ExecuteEvent
+	(*ListDisksRequest)(nil),      // 32: gitvirt.agent.v1alpha1.ListDisksRequest
+	(*ListDisksResponse)(nil),     // 33: gitvirt.agent.v1alpha1.ListDisksResponse
+	(*DataDisk)(nil),              // 34: gitvirt.agent.v1alpha1.DataDisk
+	(*DeleteDisksRequest)(nil),    // 35: gitvirt.agent.v1alpha1.DeleteDisksRequest
+	(*DeleteDisksResponse)(nil),   // 36: gitvirt.agent.v1alpha1.DeleteDisksResponse
+	(*DeletedDisk)(nil),           // 37: gitvirt.agent.v1alpha1.DeletedDisk
+	nil,                           // 38: gitvirt.agent.v1alpha1.VM.ContentsEntry
+	nil,                           // 39: gitvirt.agent.v1alpha1.VM.ClaimsEntry
+	nil,                           // 40: gitvirt.agent.v1alpha1.VM.HostDevicesEntry
+	nil,                           // 41: gitvirt.agent.v1alpha1.Content.ValuesEntry
 }
 var file_nodeagent_api_agent_proto_depIdxs = []int32{
 	7,  // 0: gitvirt.agent.v1alpha1.WatchEvent.domain:type_name -> gitvirt.agent.v1alpha1.Domain
@@ -2764,42 +3332,48 @@ var file_nodeagent_api_agent_proto_depIdxs = []int32{
 	10, // 6: gitvirt.agent.v1alpha1.Domain.running_drift:type_name -> gitvirt.agent.v1alpha1.Change
 	8,  // 7: gitvirt.agent.v1alpha1.Domain.live_refused:type_name -> gitvirt.agent.v1alpha1.LiveRefusal
 	9,  // 8: gitvirt.agent.v1alpha1.Domain.headroom:type_name -> gitvirt.agent.v1alpha1.Headroom
-	20, // 9: gitvirt.agent.v1alpha1.ExecuteRequest.vm:type_name -> gitvirt.agent.v1alpha1.VM
-	32, // 10: gitvirt.agent.v1alpha1.VM.contents:type_name -> gitvirt.agent.v1alpha1.VM.ContentsEntry
-	33, // 11: gitvirt.agent.v1alpha1.VM.claims:type_name -> gitvirt.agent.v1alpha1.VM.ClaimsEntry
-	34, // 12: gitvirt.agent.v1alpha1.VM.host_devices:type_name -> gitvirt.agent.v1alpha1.VM.HostDevicesEntry
-	35, // 13: gitvirt.agent.v1alpha1.Content.values:type_name -> gitvirt.agent.v1alpha1.Content.ValuesEntry
-	21, // 14: gitvirt.agent.v1alpha1.Claim.source_content:type_name -> gitvirt.agent.v1alpha1.Content
-	22, // 15: gitvirt.agent.v1alpha1.Claim.copy_of:type_name -> gitvirt.agent.v1alpha1.Claim
-	24, // 16: gitvirt.agent.v1alpha1.HostDeviceSelector.usb:type_name -> gitvirt.agent.v1alpha1.USBSelector
-	28, // 17: gitvirt.agent.v1alpha1.ListDisksResponse.disks:type_name -> gitvirt.agent.v1alpha1.DataDisk
-	31, // 18: gitvirt.agent.v1alpha1.DeleteDisksResponse.deleted:type_name -> gitvirt.agent.v1alpha1.DeletedDisk
-	21, // 19: gitvirt.agent.v1alpha1.VM.ContentsEntry.value:type_name -> gitvirt.agent.v1alpha1.Content
-	22, // 20: gitvirt.agent.v1alpha1.VM.ClaimsEntry.value:type_name -> gitvirt.agent.v1alpha1.Claim
-	23, // 21: gitvirt.agent.v1alpha1.VM.HostDevicesEntry.value:type_name -> gitvirt.agent.v1alpha1.HostDeviceSelector
-	0,  // 22: gitvirt.agent.v1alpha1.Agent.GetNode:input_type -> gitvirt.agent.v1alpha1.GetNodeRequest
-	2,  // 23: gitvirt.agent.v1alpha1.Agent.Watch:input_type -> gitvirt.agent.v1alpha1.WatchRequest
-	12, // 24: gitvirt.agent.v1alpha1.Agent.Execute:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
-	12, // 25: gitvirt.agent.v1alpha1.Agent.Check:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
-	14, // 26: gitvirt.agent.v1alpha1.Agent.Await:input_type -> gitvirt.agent.v1alpha1.AwaitRequest
-	16, // 27: gitvirt.agent.v1alpha1.Agent.ReadConsole:input_type -> gitvirt.agent.v1alpha1.ReadConsoleRequest
-	18, // 28: gitvirt.agent.v1alpha1.Agent.ReadDomain:input_type -> gitvirt.agent.v1alpha1.ReadDomainRequest
-	26, // 29: gitvirt.agent.v1alpha1.Agent.ListDisks:input_type -> gitvirt.agent.v1alpha1.ListDisksRequest
-	29, // 30: gitvirt.agent.v1alpha1.Agent.DeleteDisks:input_type -> gitvirt.agent.v1alpha1.DeleteDisksRequest
-	1,  // 31: gitvirt.agent.v1alpha1.Agent.GetNode:output_type -> gitvirt.agent.v1alpha1.Node
-	3,  // 32: gitvirt.agent.v1alpha1.Agent.Watch:output_type -> gitvirt.agent.v1alpha1.WatchEvent
-	25, // 33: gitvirt.agent.v1alpha1.Agent.Execute:output_type -> gitvirt.agent.v1alpha1.ExecuteEvent
-	13, // 34: gitvirt.agent.v1alpha1.Agent.Check:output_type -> gitvirt.agent.v1alpha1.CheckResponse
-	15, // 35: gitvirt.agent.v1alpha1.Agent.Await:output_type -> gitvirt.agent.v1alpha1.AwaitResponse
-	17, // 36: gitvirt.agent.v1alpha1.Agent.ReadConsole:output_type -> gitvirt.agent.v1alpha1.ReadConsoleResponse
-	19, // 37: gitvirt.agent.v1alpha1.Agent.ReadDomain:output_type -> gitvirt.agent.v1alpha1.ReadDomainResponse
-	27, // 38: gitvirt.agent.v1alpha1.Agent.ListDisks:output_type -> gitvirt.agent.v1alpha1.ListDisksResponse
-	30, // 39: gitvirt.agent.v1alpha1.Agent.DeleteDisks:output_type -> gitvirt.agent.v1alpha1.DeleteDisksResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 9: gitvirt.agent.v1alpha1.ExecuteRequest.vm:type_name -> gitvirt.agent.v1alpha1.VM
+	22, // 10: gitvirt.agent.v1alpha1.Statistics.disks:type_name -> gitvirt.agent.v1alpha1.DiskStatistics
+	23, // 11: gitvirt.agent.v1alpha1.Statistics.interfaces:type_name -> gitvirt.agent.v1alpha1.InterfaceStatistics
+	38, // 12: gitvirt.agent.v1alpha1.VM.contents:type_name -> gitvirt.agent.v1alpha1.VM.ContentsEntry
+	39, // 13: gitvirt.agent.v1alpha1.VM.claims:type_name -> gitvirt.agent.v1alpha1.VM.ClaimsEntry
+	40, // 14: gitvirt.agent.v1alpha1.VM.host_devices:type_name -> gitvirt.agent.v1alpha1.VM.HostDevicesEntry
+	41, // 15: gitvirt.agent.v1alpha1.Content.values:type_name -> gitvirt.agent.v1alpha1.Content.ValuesEntry
+	27, // 16: gitvirt.agent.v1alpha1.Claim.source_content:type_name -> gitvirt.agent.v1alpha1.Content
+	28, // 17: gitvirt.agent.v1alpha1.Claim.copy_of:type_name -> gitvirt.agent.v1alpha1.Claim
+	30, // 18: gitvirt.agent.v1alpha1.HostDeviceSelector.usb:type_name -> gitvirt.agent.v1alpha1.USBSelector
+	34, // 19: gitvirt.agent.v1alpha1.ListDisksResponse.disks:type_name -> gitvirt.agent.v1alpha1.DataDisk
+	37, // 20: gitvirt.agent.v1alpha1.DeleteDisksResponse.deleted:type_name -> gitvirt.agent.v1alpha1.DeletedDisk
+	27, // 21: gitvirt.agent.v1alpha1.VM.ContentsEntry.value:type_name -> gitvirt.agent.v1alpha1.Content
+	28, // 22: gitvirt.agent.v1alpha1.VM.ClaimsEntry.value:type_name -> gitvirt.agent.v1alpha1.Claim
+	29, // 23: gitvirt.agent.v1alpha1.VM.HostDevicesEntry.value:type_name -> gitvirt.agent.v1alpha1.HostDeviceSelector
+	0,  // 24: gitvirt.agent.v1alpha1.Agent.GetNode:input_type -> gitvirt.agent.v1alpha1.GetNodeRequest
+	2,  // 25: gitvirt.agent.v1alpha1.Agent.Watch:input_type -> gitvirt.agent.v1alpha1.WatchRequest
+	12, // 26: gitvirt.agent.v1alpha1.Agent.Execute:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
+	12, // 27: gitvirt.agent.v1alpha1.Agent.Check:input_type -> gitvirt.agent.v1alpha1.ExecuteRequest
+	14, // 28: gitvirt.agent.v1alpha1.Agent.Await:input_type -> gitvirt.agent.v1alpha1.AwaitRequest
+	16, // 29: gitvirt.agent.v1alpha1.Agent.ReadConsole:input_type -> gitvirt.agent.v1alpha1.ReadConsoleRequest
+	18, // 30: gitvirt.agent.v1alpha1.Agent.Console:input_type -> gitvirt.agent.v1alpha1.ConsoleInput
+	20, // 31: gitvirt.agent.v1alpha1.Agent.ReadStatistics:input_type -> gitvirt.agent.v1alpha1.ReadStatisticsRequest
+	24, // 32: gitvirt.agent.v1alpha1.Agent.ReadDomain:input_type -> gitvirt.agent.v1alpha1.ReadDomainRequest
+	32, // 33: gitvirt.agent.v1alpha1.Agent.ListDisks:input_type -> gitvirt.agent.v1alpha1.ListDisksRequest
+	35, // 34: gitvirt.agent.v1alpha1.Agent.DeleteDisks:input_type -> gitvirt.agent.v1alpha1.DeleteDisksRequest
+	1,  // 35: gitvirt.agent.v1alpha1.Agent.GetNode:output_type -> gitvirt.agent.v1alpha1.Node
+	3,  // 36: gitvirt.agent.v1alpha1.Agent.Watch:output_type -> gitvirt.agent.v1alpha1.WatchEvent
+	31, // 37: gitvirt.agent.v1alpha1.Agent.Execute:output_type -> gitvirt.agent.v1alpha1.ExecuteEvent
+	13, // 38: gitvirt.agent.v1alpha1.Agent.Check:output_type -> gitvirt.agent.v1alpha1.CheckResponse
+	15, // 39: gitvirt.agent.v1alpha1.Agent.Await:output_type -> gitvirt.agent.v1alpha1.AwaitResponse
+	17, // 40: gitvirt.agent.v1alpha1.Agent.ReadConsole:output_type -> gitvirt.agent.v1alpha1.ReadConsoleResponse
+	19, // 41: gitvirt.agent.v1alpha1.Agent.Console:output_type -> gitvirt.agent.v1alpha1.ConsoleOutput
+	21, // 42: gitvirt.agent.v1alpha1.Agent.ReadStatistics:output_type -> gitvirt.agent.v1alpha1.Statistics
+	25, // 43: gitvirt.agent.v1alpha1.Agent.ReadDomain:output_type -> gitvirt.agent.v1alpha1.ReadDomainResponse
+	33, // 44: gitvirt.agent.v1alpha1.Agent.ListDisks:output_type -> gitvirt.agent.v1alpha1.ListDisksResponse
+	36, // 45: gitvirt.agent.v1alpha1.Agent.DeleteDisks:output_type -> gitvirt.agent.v1alpha1.DeleteDisksResponse
+	35, // [35:46] is the sub-list for method output_type
+	24, // [24:35] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_nodeagent_api_agent_proto_init() }
@@ -2814,13 +3388,14 @@ func file_nodeagent_api_agent_proto_init() {
 		(*WatchEvent_Synced)(nil),
 		(*WatchEvent_Unknown)(nil),
 	}
+	file_nodeagent_api_agent_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nodeagent_api_agent_proto_rawDesc), len(file_nodeagent_api_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,15 +21,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Agent_GetNode_FullMethodName     = "/gitvirt.agent.v1alpha1.Agent/GetNode"
-	Agent_Watch_FullMethodName       = "/gitvirt.agent.v1alpha1.Agent/Watch"
-	Agent_Execute_FullMethodName     = "/gitvirt.agent.v1alpha1.Agent/Execute"
-	Agent_Check_FullMethodName       = "/gitvirt.agent.v1alpha1.Agent/Check"
-	Agent_Await_FullMethodName       = "/gitvirt.agent.v1alpha1.Agent/Await"
-	Agent_ReadConsole_FullMethodName = "/gitvirt.agent.v1alpha1.Agent/ReadConsole"
-	Agent_ReadDomain_FullMethodName  = "/gitvirt.agent.v1alpha1.Agent/ReadDomain"
-	Agent_ListDisks_FullMethodName   = "/gitvirt.agent.v1alpha1.Agent/ListDisks"
-	Agent_DeleteDisks_FullMethodName = "/gitvirt.agent.v1alpha1.Agent/DeleteDisks"
+	Agent_GetNode_FullMethodName        = "/gitvirt.agent.v1alpha1.Agent/GetNode"
+	Agent_Watch_FullMethodName          = "/gitvirt.agent.v1alpha1.Agent/Watch"
+	Agent_Execute_FullMethodName        = "/gitvirt.agent.v1alpha1.Agent/Execute"
+	Agent_Check_FullMethodName          = "/gitvirt.agent.v1alpha1.Agent/Check"
+	Agent_Await_FullMethodName          = "/gitvirt.agent.v1alpha1.Agent/Await"
+	Agent_ReadConsole_FullMethodName    = "/gitvirt.agent.v1alpha1.Agent/ReadConsole"
+	Agent_Console_FullMethodName        = "/gitvirt.agent.v1alpha1.Agent/Console"
+	Agent_ReadStatistics_FullMethodName = "/gitvirt.agent.v1alpha1.Agent/ReadStatistics"
+	Agent_ReadDomain_FullMethodName     = "/gitvirt.agent.v1alpha1.Agent/ReadDomain"
+	Agent_ListDisks_FullMethodName      = "/gitvirt.agent.v1alpha1.Agent/ListDisks"
+	Agent_DeleteDisks_FullMethodName    = "/gitvirt.agent.v1alpha1.Agent/DeleteDisks"
 )
 
 // AgentClient is the client API for Agent service.
@@ -55,6 +57,12 @@ type AgentClient interface {
 	Await(ctx context.Context, in *AwaitRequest, opts ...grpc.CallOption) (*AwaitResponse, error)
 	// ReadConsole returns the last lines of a guest's serial console. They may hold anything that the guest prints.
 	ReadConsole(ctx context.Context, in *ReadConsoleRequest, opts ...grpc.CallOption) (*ReadConsoleResponse, error)
+	// Console is a guest's serial console. The first message names the guest; what it is answered with, before anything that the guest
+	// says, is empty. The guest notices nothing when the stream ends. Errors: FAILED_PRECONDITION when the guest is off or has no serial console,
+	// ALREADY_EXISTS when somebody else has it.
+	Console(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConsoleInput, ConsoleOutput], error)
+	// ReadStatistics returns what a running guest uses. FAILED_PRECONDITION: it is off.
+	ReadStatistics(ctx context.Context, in *ReadStatisticsRequest, opts ...grpc.CallOption) (*Statistics, error)
 	// ReadDomain returns the definition of a domain, also of one that is not gitvirt's; nothing secret is in it.
 	ReadDomain(ctx context.Context, in *ReadDomainRequest, opts ...grpc.CallOption) (*ReadDomainResponse, error)
 	// ListDisks lists every disk that holds data, those whose VM is gone included.
@@ -149,6 +157,29 @@ func (c *agentClient) ReadConsole(ctx context.Context, in *ReadConsoleRequest, o
 	return out, nil
 }
 
+func (c *agentClient) Console(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConsoleInput, ConsoleOutput], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Agent_ServiceDesc.Streams[2], Agent_Console_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ConsoleInput, ConsoleOutput]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agent_ConsoleClient = grpc.BidiStreamingClient[ConsoleInput, ConsoleOutput]
+
+func (c *agentClient) ReadStatistics(ctx context.Context, in *ReadStatisticsRequest, opts ...grpc.CallOption) (*Statistics, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Statistics)
+	err := c.cc.Invoke(ctx, Agent_ReadStatistics_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *agentClient) ReadDomain(ctx context.Context, in *ReadDomainRequest, opts ...grpc.CallOption) (*ReadDomainResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReadDomainResponse)
@@ -202,6 +233,12 @@ type AgentServer interface {
 	Await(context.Context, *AwaitRequest) (*AwaitResponse, error)
 	// ReadConsole returns the last lines of a guest's serial console. They may hold anything that the guest prints.
 	ReadConsole(context.Context, *ReadConsoleRequest) (*ReadConsoleResponse, error)
+	// Console is a guest's serial console. The first message names the guest; what it is answered with, before anything that the guest
+	// says, is empty. The guest notices nothing when the stream ends. Errors: FAILED_PRECONDITION when the guest is off or has no serial console,
+	// ALREADY_EXISTS when somebody else has it.
+	Console(grpc.BidiStreamingServer[ConsoleInput, ConsoleOutput]) error
+	// ReadStatistics returns what a running guest uses. FAILED_PRECONDITION: it is off.
+	ReadStatistics(context.Context, *ReadStatisticsRequest) (*Statistics, error)
 	// ReadDomain returns the definition of a domain, also of one that is not gitvirt's; nothing secret is in it.
 	ReadDomain(context.Context, *ReadDomainRequest) (*ReadDomainResponse, error)
 	// ListDisks lists every disk that holds data, those whose VM is gone included.
@@ -235,6 +272,12 @@ func (UnimplementedAgentServer) Await(context.Context, *AwaitRequest) (*AwaitRes
 }
 func (UnimplementedAgentServer) ReadConsole(context.Context, *ReadConsoleRequest) (*ReadConsoleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadConsole not implemented")
+}
+func (UnimplementedAgentServer) Console(grpc.BidiStreamingServer[ConsoleInput, ConsoleOutput]) error {
+	return status.Error(codes.Unimplemented, "method Console not implemented")
+}
+func (UnimplementedAgentServer) ReadStatistics(context.Context, *ReadStatisticsRequest) (*Statistics, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadStatistics not implemented")
 }
 func (UnimplementedAgentServer) ReadDomain(context.Context, *ReadDomainRequest) (*ReadDomainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadDomain not implemented")
@@ -360,6 +403,31 @@ func _Agent_ReadConsole_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Agent_Console_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AgentServer).Console(&grpc.GenericServerStream[ConsoleInput, ConsoleOutput]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agent_ConsoleServer = grpc.BidiStreamingServer[ConsoleInput, ConsoleOutput]
+
+func _Agent_ReadStatistics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadStatisticsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).ReadStatistics(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_ReadStatistics_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).ReadStatistics(ctx, req.(*ReadStatisticsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Agent_ReadDomain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReadDomainRequest)
 	if err := dec(in); err != nil {
@@ -438,6 +506,10 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Agent_ReadConsole_Handler,
 		},
 		{
+			MethodName: "ReadStatistics",
+			Handler:    _Agent_ReadStatistics_Handler,
+		},
+		{
 			MethodName: "ReadDomain",
 			Handler:    _Agent_ReadDomain_Handler,
 		},
@@ -460,6 +532,12 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Execute",
 			Handler:       _Agent_Execute_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Console",
+			Handler:       _Agent_Console_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "nodeagent/api/agent.proto",

@@ -91,10 +91,14 @@ func (f AuthorizerFunc) Authorize(ctx context.Context, peer identity.Peer, acces
 	return f(ctx, peer, access)
 }
 
-// personal are the calls that people may be allowed, each about one VM: who may attach to a Pod may have its guest's console. All others are the controller's.
+// personal are the calls that people may be allowed, each about one VM: who may attach to a Pod may have its guest's console, and who
+// may read it may know what its guest uses. All others are the controller's.
 func personal(method string) (verb, subresource string, ok bool) {
-	if method == "ReadConsole" {
+	switch method {
+	case "ReadConsole", "Console":
 		return "create", "attach", true
+	case "ReadStatistics":
+		return "get", "", true
 	}
 	return "", "", false
 }
@@ -122,14 +126,44 @@ func NewTLSServer(source identity.Source, authorizer Authorizer, refused func(er
 			}
 			return handle(ctx, message)
 		}),
-		// A stream's first message comes after its start; streams are the controller's alone.
+		// What a stream is about is in its first message, which comes after its start.
 		grpc.StreamInterceptor(func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			if _, _, ok := personal(path.Base(info.FullMethod)); ok {
+				return handle(server, &guarded{ServerStream: stream, allow: func(first any) error { return allow(stream.Context(), info.FullMethod, first) }})
+			}
 			if err := allow(stream.Context(), info.FullMethod, nil); err != nil {
 				return err
 			}
 			return handle(server, stream)
 		}),
 	)
+}
+
+// guarded is a stream whose first message says whether it is allowed. Nothing is sent before, and what follows is about the same.
+type guarded struct {
+	grpc.ServerStream
+	allow   func(first any) error
+	allowed bool
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (g *guarded) RecvMsg(message any) error {
+	if err := g.ServerStream.RecvMsg(message); err != nil || g.allowed {
+		return err
+	}
+	if err := g.allow(message); err != nil {
+		return err
+	}
+	g.allowed = true
+	return nil
+}
+
+// SendMsg implements grpc.ServerStream. The first message is received before anything is sent.
+func (g *guarded) SendMsg(message any) error {
+	if !g.allowed {
+		return status.Error(codes.PermissionDenied, "the call has not said what it is about")
+	}
+	return g.ServerStream.SendMsg(message)
 }
 
 // authorize decides about one call.
@@ -147,6 +181,15 @@ func authorize(ctx context.Context, authorizer Authorizer, method string, messag
 		return fmt.Errorf("%w: %s is for the controller, not for the %s", identity.ErrRefused, method, caller)
 	}
 	return authorizer.Authorize(ctx, caller, Access{Verb: verb, Subresource: subresource, Address: about.GetAddress()})
+}
+
+// CallerName names who calls, for logs: on the socket of the host it is somebody there.
+func CallerName(ctx context.Context) string {
+	caller, err := Caller(ctx)
+	if err != nil {
+		return "somebody on this host"
+	}
+	return caller.String()
 }
 
 // Caller is who calls, on a server for other machines.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -113,6 +114,23 @@ func (service) GetNode(ctx context.Context, _ *api.GetNodeRequest) (*api.Node, e
 
 func (service) ReadConsole(context.Context, *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
 	return &api.ReadConsoleResponse{Lines: []string{"login:"}}, nil
+}
+
+func (service) ReadStatistics(context.Context, *api.ReadStatisticsRequest) (*api.Statistics, error) {
+	return &api.Statistics{Vcpus: 1}, nil
+}
+
+// Console says what it is told, the first message included.
+func (service) Console(stream api.Agent_ConsoleServer) error {
+	for {
+		input, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&api.ConsoleOutput{Data: []byte(input.GetAddress() + string(input.GetData()))}); err != nil {
+			return err
+		}
+	}
 }
 
 // serve starts an agent's server and returns its address.
@@ -236,13 +254,42 @@ func TestWhatPeopleMay(t *testing.T) {
 	if err := console("later"); status.Code(err) != codes.Unavailable {
 		t.Errorf("nobody knows whether she may: %v", err)
 	}
+	if _, err := client.ReadStatistics(t.Context(), &api.ReadStatisticsRequest{Address: "VirtualMachine/default/web"}); err != nil {
+		t.Error(err)
+	}
+	// Of a stream the first message counts: who was let in for one machine does not get to another by a later one.
+	talk := func(vms ...string) (heard string, err error) {
+		stream, err := client.Console(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, vm := range vms {
+			if err := stream.Send(&api.ConsoleInput{Address: "VirtualMachine/default/" + vm}); err != nil && !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			said, err := stream.Recv()
+			if err != nil {
+				return heard, err
+			}
+			heard += string(said.GetData()) + " "
+		}
+		return heard, stream.CloseSend()
+	}
+	if heard, err := talk("web", "web"); heard != "VirtualMachine/default/web VirtualMachine/default/web " || err != nil {
+		t.Errorf("heard %q, %v", heard, err)
+	}
 	if len(counted) > 0 {
 		t.Errorf("counted %q", <-counted)
 	}
-	if want := []string{`user "alice" [ops] {create attach VirtualMachine/default/web}`, `user "alice" [ops] {create attach VirtualMachine/default/later}`}; !slices.Equal(asked, want) {
+	if want := []string{`user "alice" [ops] {create attach VirtualMachine/default/web}`, `user "alice" [ops] {create attach VirtualMachine/default/later}`, `user "alice" [ops] {get  VirtualMachine/default/web}`, `user "alice" [ops] {create attach VirtualMachine/default/web}`}; !slices.Equal(asked, want) {
 		t.Errorf("asked %q", asked)
 	}
 	refused := map[string]error{"a console of another": console("db")}
+	_, refused["statistics of another"] = client.ReadStatistics(t.Context(), &api.ReadStatisticsRequest{Address: "VirtualMachine/default/db"})
+	var heard string
+	if heard, refused["typing to another"] = talk("db"); heard != "" {
+		t.Errorf("heard %q", heard)
+	}
 	_, refused["a call of the controller's"] = client.GetNode(t.Context(), &api.GetNodeRequest{})
 	_, refused["another"] = client.DeleteDisks(t.Context(), &api.DeleteDisksRequest{})
 	stream, err := client.Watch(t.Context(), &api.WatchRequest{})

@@ -193,6 +193,12 @@ type Hypervisor interface {
 	// run of a guest, that somebody did so ("tainted: custom-monitor"), because it does not follow what such a command
 	// changes: only what libvirt has no notion of is safe.
 	Monitor(ctx context.Context, name, command string) (output string, err error)
+	// OpenConsole opens the serial console of a running guest, which one at a time has: ErrConsoleBusy, unless force takes it from who has it.
+	// It is ErrNotRunning when the domain is off and ErrNoConsole when there is none. ctx is for opening only. The guest notices nothing when
+	// the console is closed, or when whoever has it dies.
+	OpenConsole(ctx context.Context, name string, force bool) (Console, error)
+	// Statistics returns what a running guest uses, or ErrNotRunning.
+	Statistics(ctx context.Context, name string) (Statistics, error)
 	// Events calls handle for each event until ctx ends; the first call is EventConnected when the hypervisor is
 	// there. It reconnects by itself and returns only when ctx has ended (or the implementation was closed). handle is
 	// called from one goroutine, in order, and may call the Hypervisor. A handle that is too slow to follow gets

@@ -42,7 +42,9 @@ func TestNodeLabels(t *testing.T) {
 	n.eventually("the labels are right", said(""))
 	g := n.guest(webUID)
 	g.change(func() { g.sight.Live = []string{"cpu-plug", "balloon"} })
-	n.pod(web, createOn)
+	emulated := createOn
+	emulated.Emulation = true
+	n.pod(web, emulated)
 	n.eventually("what can be done is told", said("cpu-plug,balloon"))
 	n.ready(web, "1")
 	stop()

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/podagent"
 	"github.com/gitvirt/gitvirt/nodeagent/podapi"
 	"github.com/gitvirt/gitvirt/schemas"
@@ -477,6 +478,14 @@ func (g *guest) Await(ctx context.Context, _ *api.AwaitRequest) (string, error) 
 
 func (g *guest) ReadConsole(_ context.Context, request *api.ReadConsoleRequest) ([]string, error) {
 	return []string{"console of " + request.GetAddress()}, nil
+}
+
+func (g *guest) OpenConsole(_ context.Context, request *api.ConsoleInput) (hypervisor.Console, error) {
+	return nil, fmt.Errorf("console of %s: %w", request.GetAddress(), hypervisor.ErrConsoleBusy)
+}
+
+func (g *guest) ReadStatistics(_ context.Context, request *api.ReadStatisticsRequest) (*api.Statistics, error) {
+	return &api.Statistics{State: request.GetAddress()}, nil
 }
 
 func (g *guest) ReadDomain(_ context.Context, name string) (*api.ReadDomainResponse, error) {

@@ -1,6 +1,7 @@
 package podagent_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,6 +88,11 @@ func TestForged(t *testing.T) {
 		count := metric(t, agent, "gitvirt_agent_refused_pods_total")
 		return count == 2, count
 	})
+	for reason, want := range map[string]float64{podapi.ForgedSignature: 1, podapi.ForgedRecord: 1, podapi.ForgedNoStep: 0} {
+		if count := counted(t, agent, "gitvirt_agent_refused_pods_total", reason); count != want {
+			t.Errorf("%s: counted %v, want %v", reason, count, want)
+		}
+	}
 	n.guest(otherUID).domain(func(d *api.Domain) { d.State = "paused" })
 	n.told(other, "the guest is followed", func(_ podapi.Observed, c corev1.PodCondition) bool { return c.Reason == "GuestPaused" })
 	if count := n.noted("Refused"); count != 2 {
@@ -96,6 +104,26 @@ func TestForged(t *testing.T) {
 	if forged := n.read(web); len(n.guest(webUID).executed()) > 0 || forged.Annotations[podapi.AnnotationObserved] != "" || len(forged.Status.Conditions) > 0 {
 		t.Errorf("the forged Pod was touched: %+v", forged)
 	}
+}
+
+// A step that was made for a node with KVM is not carried out under emulation, unless it allows that.
+func TestEmulationIsAllowedByTheStep(t *testing.T) {
+	n := newNode(t)
+	agent, _ := n.agent(func(c *podagent.Config) { c.DomainType = "qemu" })
+	n.pod(web, createOn)
+	n.told(web, "the step is refused", func(o podapi.Observed, _ corev1.PodCondition) bool {
+		return o.Outcome == podapi.Stalled && strings.Contains(o.Message, "devices.gitvirt.io/kvm")
+	})
+	if steps := n.guest(webUID).executed(); len(steps) > 0 {
+		t.Errorf("carried out: %v", steps)
+	}
+	if count := counted(t, agent, "gitvirt_agent_refused_pods_total", "emulation"); count != 1 {
+		t.Errorf("counted %v", count)
+	}
+	allowed := createOn
+	allowed.ID, allowed.Emulation = "2", true
+	n.pod(vm{name: "db", uid: otherUID}, allowed)
+	n.ready(vm{name: "db", uid: otherUID}, "2")
 }
 
 // The Secret's content comes after its annotation; until it is the step's, nothing is done.
@@ -350,12 +378,51 @@ func TestServer(t *testing.T) {
 	if _, err := server.ReadConsole(t.Context(), &api.ReadConsoleRequest{Address: "VirtualMachine/shop/db"}); err == nil {
 		t.Error("a guest that is not here has a console")
 	}
+	statistics, err := server.ReadStatistics(t.Context(), &api.ReadStatisticsRequest{Address: "VirtualMachine/shop/web", Domain: "shop_db"})
+	if err != nil || statistics.GetState() != "VirtualMachine/shop/web" {
+		t.Error(statistics, err)
+	}
+	for vm, want := range map[string]codes.Code{"web": codes.AlreadyExists, "db": codes.NotFound} {
+		if err := server.Console(&consoleOf{ctx: t.Context(), vm: vm}); status.Code(err) != want {
+			t.Errorf("the console of %s: %v", vm, err)
+		}
+	}
 	if err := server.Execute(nil, nil); err == nil {
 		t.Error("it took a step")
 	}
 }
 
-// metric reads a metric without labels.
+// consoleOf is a stream by which somebody asks for a console.
+type consoleOf struct {
+	api.Agent_ConsoleServer
+	ctx context.Context
+	vm  string
+}
+
+func (c *consoleOf) Context() context.Context { return c.ctx }
+
+func (c *consoleOf) Recv() (*api.ConsoleInput, error) {
+	return &api.ConsoleInput{Address: "VirtualMachine/shop/" + c.vm}, nil
+}
+
+// counted reads the counter of a reason.
+func counted(t *testing.T, agent *podagent.Agent, name, reason string) float64 {
+	t.Helper()
+	families, err := agent.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, one := range family.GetMetric() {
+			if family.GetName() == name && one.GetLabel()[0].GetValue() == reason {
+				return one.GetCounter().GetValue()
+			}
+		}
+	}
+	return -1
+}
+
+// metric reads a metric, the sum of all its labels.
 func metric(t *testing.T, agent *podagent.Agent, name string) float64 {
 	t.Helper()
 	families, err := agent.Registry().Gather()
@@ -364,7 +431,11 @@ func metric(t *testing.T, agent *podagent.Agent, name string) float64 {
 	}
 	for _, family := range families {
 		if family.GetName() == name {
-			return family.GetMetric()[0].GetCounter().GetValue()
+			sum := 0.0
+			for _, one := range family.GetMetric() {
+				sum += one.GetCounter().GetValue()
+			}
+			return sum
 		}
 	}
 	return -1

@@ -8,12 +8,15 @@ import (
 
 	"github.com/gitvirt/gitvirt/nodeagent"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 )
 
 // reader is a Guest that shows what it has.
 type reader interface {
 	ReadConsole(ctx context.Context, request *api.ReadConsoleRequest) ([]string, error)
 	ReadDomain(ctx context.Context, name string) (*api.ReadDomainResponse, error)
+	OpenConsole(ctx context.Context, request *api.ConsoleInput) (hypervisor.Console, error)
+	ReadStatistics(ctx context.Context, request *api.ReadStatisticsRequest) (*api.Statistics, error)
 }
 
 var _ reader = (*nodeagent.Agent)(nil)
@@ -45,7 +48,7 @@ func (s *Server) Execute(*api.ExecuteRequest, api.Agent_ExecuteServer) error {
 
 // ReadConsole returns the last lines of a guest's serial console.
 func (s *Server) ReadConsole(ctx context.Context, request *api.ReadConsoleRequest) (*api.ReadConsoleResponse, error) {
-	found, err := s.find(func(known *state) bool { return known.step.Address == request.GetAddress() }, request.GetAddress())
+	found, err := s.guest(request.GetAddress())
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +57,41 @@ func (s *Server) ReadConsole(ctx context.Context, request *api.ReadConsoleReques
 		return nil, nodeagent.StatusOf(err)
 	}
 	return &api.ReadConsoleResponse{Lines: lines}, nil
+}
+
+// Console is a guest's serial console. Who had it is logged.
+func (s *Server) Console(stream api.Agent_ConsoleServer) error {
+	log := s.agent.config.Logger.With("by", api.CallerName(stream.Context()))
+	opened := false
+	err := nodeagent.ServeConsole(stream.Context(), stream, func(ctx context.Context, first *api.ConsoleInput) (hypervisor.Console, error) {
+		log = log.With("vm", first.GetAddress())
+		found, err := s.guest(first.GetAddress())
+		if err != nil {
+			return nil, err
+		}
+		console, err := found.OpenConsole(ctx, &api.ConsoleInput{Address: first.GetAddress(), Force: first.GetForce()})
+		if opened = err == nil; opened {
+			log.Info("a console is opened", "force", first.GetForce())
+		}
+		return console, err
+	})
+	if opened {
+		log.Info("a console is closed")
+	}
+	return err
+}
+
+// ReadStatistics returns what a running guest uses.
+func (s *Server) ReadStatistics(ctx context.Context, request *api.ReadStatisticsRequest) (*api.Statistics, error) {
+	found, err := s.guest(request.GetAddress())
+	if err != nil {
+		return nil, err
+	}
+	statistics, err := found.ReadStatistics(ctx, &api.ReadStatisticsRequest{Address: request.GetAddress()})
+	if err != nil {
+		return nil, nodeagent.StatusOfGuest(err)
+	}
+	return statistics, nil
 }
 
 // ReadDomain returns the definition of a domain.
@@ -69,6 +107,11 @@ func (s *Server) ReadDomain(ctx context.Context, request *api.ReadDomainRequest)
 		return nil, nodeagent.StatusOf(err)
 	}
 	return domain, nil
+}
+
+// guest returns the agent of a machine's Pod.
+func (s *Server) guest(address string) (reader, error) {
+	return s.find(func(known *state) bool { return known.step.Address == address }, address)
 }
 
 // find returns the agent of the Pod whose state is asked for.

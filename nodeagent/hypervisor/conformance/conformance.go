@@ -37,6 +37,8 @@ type Harness struct {
 	Agent func(name, uuid string) string
 	// User is a Domain with an interface of type user whose alias is ua-default.
 	User func(name, uuid string) string
+	// Echo is a Domain with a serial console on which the guest says what is typed.
+	Echo func(name, uuid string) string
 	// PowersOff is a Domain that powers itself off soon after its start.
 	PowersOff func(name, uuid string) string
 	// Unfit are definitions, by what is wrong with them, that fit the schema and are refused by the drivers.
@@ -87,6 +89,8 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"a guest agent answers", testGuestAgent},
 		{"a guest without agent is told so", testNoGuestAgent},
 		{"ports of the host lead to a guest", testMonitor},
+		{"a console has one at a time", testConsole},
+		{"a running guest has statistics", testStatistics},
 		{"a running guest keeps its definition", testRedefineRunning},
 		{"an undefined domain is gone", testUndefine},
 		{"an undefined domain runs until it is off", testUndefineRunning},

@@ -34,6 +34,8 @@ const (
 	Addresses   Method = "Addresses"
 	GuestAgent  Method = "GuestAgent"
 	Monitor     Method = "Monitor"
+	OpenConsole Method = "OpenConsole"
+	Statistics  Method = "Statistics"
 
 	HasPasswords Method = "HasPasswords"
 	Replace      Method = "Replace"
@@ -77,6 +79,7 @@ type domain struct {
 	addresses     []string
 	agent         Agent
 	monitor       monitor
+	console       *console // who has it; nil for nobody
 
 	keepsDevices bool
 	givesVCPUs   bool
@@ -298,6 +301,10 @@ func (h *Hypervisor) start(d *domain, state hypervisor.State) {
 func (h *Hypervisor) stop(d *domain, reason hypervisor.StopReason) {
 	d.State, d.StopReason, d.Live = hypervisor.StateShutoff, reason, ""
 	d.monitor.start("")
+	if d.console != nil {
+		d.console.end()
+		d.console = nil
+	}
 	if d.Config == "" {
 		delete(h.domains, d.Name) // transient
 	}

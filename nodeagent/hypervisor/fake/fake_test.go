@@ -51,6 +51,7 @@ func TestConformance(t *testing.T) {
 			Stubborn:   beforeStart(func(name string) { h.IgnoresPowerButton(name, true) }),
 			PowersOff:  beforeStart(func(name string) { h.PowersOffAtBoot(name, true) }),
 			Agent:      beforeStart(func(name string) { h.SetGuestAgent(name, answer) }),
+			Echo:       func(name, uuid string) string { return libvirttest.WithConsole(libvirttest.DomainXML(name, uuid, "")) },
 			User: func(name, uuid string) string {
 				card := "<devices><interface type='user'><alias name='ua-default'/></interface></devices>"
 				return strings.Replace(guest(name, uuid), "</domain>", card+"</domain>", 1)

@@ -105,6 +105,9 @@ func TestConformanceQEMU(t *testing.T) {
 				kernel, initramfs := libvirttest.AgentGuest(t)
 				return libvirttest.AgentDomainXML(name, uuid, kernel, initramfs)
 			},
+			Echo: func(name, uuid string) string {
+				return libvirttest.WithConsole(libvirttest.DomainXML(name, uuid, libvirttest.GuestEcho.Kernel(t)))
+			},
 			User: func(name, uuid string) string {
 				return libvirttest.WithUserNetwork(libvirttest.DomainXML(name, uuid, libvirttest.GuestIdle.Kernel(t)))
 			},

@@ -222,6 +222,17 @@ func (p *pool) retire(s *slot) {
 	s.conn = nil
 }
 
+// join adds a task for something that is to end before the pool is closed; it is false when that has begun.
+func (p *pool) join() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.tasks.Add(1)
+	return true
+}
+
 // release gives a connection back.
 func (p *pool) release(conn *connection) {
 	defer p.tasks.Done()

@@ -17,6 +17,7 @@ const (
 	GuestIdle      Guest = "idle"       // halts: uses no CPU and ignores the power button
 	GuestObedient  Guest = "obedient"   // powers off when the power button is pressed; polls for it, which uses a CPU
 	GuestPowersOff Guest = "powers off" // powers itself off at once
+	GuestEcho      Guest = "echo"       // says on its serial port what it hears there; polls for it
 )
 
 // The code of the guests, for 32-bit protected mode. SeaBIOS puts the ACPI PM1a event block (status, enable) at port 0x600 and
@@ -38,12 +39,22 @@ const (
 		"\x66\xed" + // 1: in ax, dx
 		"\xf6\xc4\x01" + // test ah, 1 (PWRBTN_STS)
 		"\x74\xf9" // jz 1b
+
+	// The serial port's registers: data at 0x3f8, line status at 0x3fd with bit 0 for something to read.
+	echo = "\x66\xba\xfd\x03" + // 1: mov dx, 0x3fd
+		"\xec" + // in al, dx
+		"\xa8\x01" + // test al, 1
+		"\x74\xf7" + // jz 1b
+		"\x66\xba\xf8\x03" + // mov dx, 0x3f8
+		"\xec" + // in al, dx
+		"\xee" + // out dx, al
+		"\xeb\xef" // jmp 1b
 )
 
 // Kernel writes the guest as a multiboot kernel and returns its path, for <os><kernel>.
 func (g Guest) Kernel(t testing.TB) string {
 	t.Helper()
-	program, known := map[Guest]string{GuestIdle: halt, GuestObedient: awaitButton + powerOff, GuestPowersOff: powerOff}[g]
+	program, known := map[Guest]string{GuestIdle: halt, GuestObedient: awaitButton + powerOff, GuestPowersOff: powerOff, GuestEcho: echo}[g]
 	if !known {
 		t.Fatalf("no guest %q", g)
 	}
@@ -65,6 +76,11 @@ func (g Guest) Kernel(t testing.TB) string {
 func WithUserNetwork(xml string) string {
 	const card = "<interface type='user'><model type='virtio'/><alias name='ua-default'/></interface>\n    "
 	return strings.Replace(xml, "<memballoon", card+"<memballoon", 1)
+}
+
+// WithConsole gives a domain of DomainXML a serial console.
+func WithConsole(xml string) string {
+	return strings.Replace(xml, "<memballoon", "<serial type='pty'/>\n    <memballoon", 1)
 }
 
 // DomainXML returns a domain with as little in it as libvirt allows, under software emulation. An empty uuid leaves it to
