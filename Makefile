@@ -68,6 +68,10 @@ bench: setup guest ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)
 bench-kubevirt: ## Measure rendering against KubeVirt's own converter
 	@hack/bench_kubevirt.sh
 
+.PHONY: bench-cluster
+bench-cluster: image guest ## Measure how guests start on the cluster of make cluster
+	@hack/bench_cluster.sh bin/images "$${IMAGE_REPOSITORY:-gitvirt.io}/gitvirt-launcher:$(VERSION)"
+
 .PHONY: conformance
 conformance: ## Ask KubeVirt's own converter whether what is kept of its domains is true
 	GITVIRT_KUBEVIRT="$(CURDIR)/hack/kubevirt.sh" go test -count=1 -run TestCorpusIsKubeVirts ./nodeagent/domainxml

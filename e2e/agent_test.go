@@ -184,6 +184,17 @@ func auditLog() string { return filepath.Join(cluster(), "logs/audit.log") }
 // writes are the agent's that the audit log has of a Pod and its Lease.
 func (r *agentRig) writes(name string) (all []string) {
 	r.Helper()
+	r.audit(agentNamespace, func(who, of, what string) {
+		if who == "gitvirt-agent" && of == name {
+			all = append(all, what)
+		}
+	})
+	return all
+}
+
+// audit reads the writes to a namespace since the rig was made: by which program, to which object, and what.
+func (r *agentRig) audit(namespace string, each func(who, name, what string)) {
+	r.Helper()
 	file, err := os.Open(auditLog())
 	if err != nil {
 		r.Fatal(err)
@@ -199,17 +210,15 @@ func (r *agentRig) writes(name string) (all []string) {
 			Verb, UserAgent string
 			ObjectRef       struct{ Resource, Subresource, Namespace, Name string }
 		}
-		if !strings.Contains(lines.Text(), agentNamespace) || json.Unmarshal(lines.Bytes(), &event) != nil {
+		if !strings.Contains(lines.Text(), namespace) || json.Unmarshal(lines.Bytes(), &event) != nil || event.ObjectRef.Namespace != namespace {
 			continue
 		}
-		if strings.HasPrefix(event.UserAgent, "gitvirt-agent/") && event.ObjectRef.Namespace == agentNamespace && event.ObjectRef.Name == name {
-			all = append(all, event.Verb+" "+event.ObjectRef.Resource+"/"+event.ObjectRef.Subresource)
-		}
+		who, _, _ := strings.Cut(event.UserAgent, "/")
+		each(who, event.ObjectRef.Name, event.Verb+" "+event.ObjectRef.Resource+"/"+event.ObjectRef.Subresource)
 	}
 	if err := lines.Err(); err != nil {
 		r.Fatal(err)
 	}
-	return all
 }
 
 // qemu is the process of the guest in a Pod.

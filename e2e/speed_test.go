@@ -110,6 +110,41 @@ func benchmarkStart(b *testing.B, together int) {
 	}
 }
 
+// BenchmarkWrites counts what is written to the API server for each machine from a commit until its guest is ready: by gitvirt, whose goal
+// are 4 at most, and by the kubelet and the scheduler.
+func BenchmarkWrites(b *testing.B) {
+	s := newStory(b)
+	counts := map[string]int{}
+	for b.Loop() {
+		var manifests []string
+		for i := range 5 {
+			manifests = append(manifests, machineNamed(fmt.Sprintf("vm-%d", i), "", ""))
+		}
+		s.push("five machines", manifests...)
+		for i := range manifests {
+			s.ready(fmt.Sprintf("vm-%d", i))
+		}
+		clear(counts)
+		s.audit(storyNamespace, func(who, name, what string) {
+			if strings.Contains(name, "vm-") {
+				counts[who+": "+what]++
+			}
+		})
+	}
+	b.StopTimer()
+	ours, others := 0, 0
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Printf("%6.1f  %s\n", float64(counts[what])/5, what)
+		if strings.HasPrefix(what, "gitvirt") {
+			ours += counts[what]
+		} else {
+			others += counts[what]
+		}
+	}
+	b.ReportMetric(float64(ours)/5, "writes/vm")
+	b.ReportMetric(float64(others)/5, "others-writes/vm")
+}
+
 // percentile is the smallest of all that so large a part of them does not exceed.
 func percentile(all []time.Duration, part float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(all))
