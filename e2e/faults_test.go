@@ -208,9 +208,9 @@ func (s *story) told(t *testing.T, vm, words string) {
 	})
 }
 
-// watch looks all the time at which guests have a disk open. What it returns ends it, and tells how many there were, and when there was more
+// lookOut looks all the time at which guests have a disk open. What it returns ends it, and tells how many there were, and when there was more
 // than one at a time.
-func watch(t *testing.T, disk, guest string) func() (runs int, twice []string) {
+func lookOut(t *testing.T, disk, guest string) func() (runs int, twice []string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -297,7 +297,7 @@ func hasOpen(pid int, path string) bool {
 // not be, and at no time have two guests the same disk.
 func TestFaults(t *testing.T) {
 	f := newFaults(t)
-	seen := watch(t, f.disk, storyNamespace+"_data")
+	seen := lookOut(t, f.disk, storyNamespace+"_data")
 	f.pushed("a machine with a claim, anywhere")
 	f.home = f.started(t).Spec.NodeName
 	for _, node := range nodes(t) {
