@@ -22,7 +22,7 @@ go_build = go build -trimpath -ldflags "-X main.version=$(VERSION)"
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## Show the main job on real parts (KEEP=1 leaves it running)
@@ -91,6 +91,10 @@ cluster-check: ## Ask the running cluster whether it does what the tests need
 .PHONY: e2e
 e2e: image guest ## Run the tests that need a real cluster, on one of their own (KEEP=1 leaves it running)
 	@hack/e2e.sh bin/images "$${IMAGE_REPOSITORY:-gitvirt.io}/gitvirt-launcher:$(VERSION)"
+
+.PHONY: bench-cluster-scale
+bench-cluster-scale: setup build ## Measure the controller with 5,000 VMs on Kubernetes, of which kwok plays the nodes (SCALE="-vms 1000")
+	@hack/scale/run.sh $(SCALE)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME (default 60s)
