@@ -3,12 +3,16 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
@@ -61,7 +65,7 @@ func (p *Platform) Follow(ctx context.Context) {
 			}, touch))
 	}
 	nodes := informers.NewSharedInformerFactory(p.client, 0)
-	follow(nodes, nodes.Core().V1().Nodes().Informer(), stripNode, handler(p.sawNode, p.lostNode, touch))
+	follow(nodes, nodes.Core().V1().Nodes().Informer(), stripNode, unlessSame(sameNode, handler(p.sawNode, p.lostNode, touch)))
 	for _, factory := range started {
 		factory.Start(ctx.Done())
 	}
@@ -74,12 +78,29 @@ func (p *Platform) Follow(ctx context.Context) {
 		return
 	}
 	touch()
+	p.draw(ctx, dirty)
+}
+
+// restShare keeps a large cluster in which much happens from being looked at as a whole for each event: after a picture it is rested for so
+// many times as long as it took.
+const restShare = 4
+
+// draw publishes what is known whenever it is another, until ctx ends.
+func (p *Platform) draw(ctx context.Context, dirty <-chan struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-dirty:
-			p.publish(p.picture())
+		}
+		began := time.Now()
+		p.publish(p.picture())
+		rest := time.NewTimer(restShare * time.Since(began))
+		select {
+		case <-ctx.Done():
+			rest.Stop()
+			return
+		case <-rest.C:
 		}
 	}
 }
@@ -100,6 +121,27 @@ func handler[T any](saw, lost func(T), touch func()) cache.ResourceEventHandler 
 		UpdateFunc: func(_, object any) { take(object, saw) },
 		DeleteFunc: func(object any) { take(object, lost) },
 	}
+}
+
+// unlessSame leaves out the updates of what is the same as before, as far as it was kept.
+func unlessSame[T any](same func(before, after T) bool, others cache.ResourceEventHandler) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { others.OnAdd(object, false) },
+		UpdateFunc: func(before, after any) {
+			old, ok := before.(T)
+			now, isT := after.(T)
+			if !ok || !isT || !same(old, now) {
+				others.OnUpdate(before, after)
+			}
+		},
+		DeleteFunc: others.OnDelete,
+	}
+}
+
+// sameNode reports whether two nodes that stripNode has left differ in nothing that is looked at. Each kubelet tells of its node every five
+// minutes, which must not have a large fleet planned again.
+func sameNode(before, after *corev1.Node) bool {
+	return before.UID == after.UID && equality.Semantic.DeepEqual(before.Status, after.Status)
 }
 
 // stripPod keeps of a Pod what is looked at: thousands of them are most of the controller's memory.
@@ -204,21 +246,37 @@ func (p *Platform) get(namespace, name string) (*guest, <-chan struct{}) {
 	return p.guests[key(namespace, name)], p.changes
 }
 
+// signed is what the controller wrote onto a Pod. A Pod is told of several times before it has another step, so what was concluded
+// from the same annotations before is kept: verifying a signature and reading a record cost more than all the rest.
+func (p *Platform) signed(pod *corev1.Pod, before *guest) *signed {
+	step, signature, record := pod.Annotations[podapi.AnnotationStep], pod.Annotations[podapi.AnnotationSignature], pod.Annotations[podapi.AnnotationRecord]
+	from := sha256.Sum256(fmt.Appendf(nil, "%d %d %s%s%s", len(step), len(signature), step, signature, record))
+	if before != nil && before.signed.from == from {
+		return before.signed
+	}
+	out := &signed{from: from}
+	if out.step, out.record, out.forged = podapi.Read(pod.Namespace, pod.Name, pod.Annotations, p.config.Keys.Verify); out.forged == nil {
+		out.onPodNetwork = onPodNetwork(out.record)
+	}
+	return out
+}
+
 // read concludes from a Pod what is known of its guest.
 func (p *Platform) read(pod *corev1.Pod) *guest {
 	g := &guest{
 		namespace: pod.Namespace, name: pod.Name, uid: string(pod.UID), node: pod.Spec.NodeName, phase: pod.Status.Phase,
 		deleting: pod.DeletionTimestamp != nil,
 	}
-	g.step, g.record, g.forged = podapi.Read(pod.Namespace, pod.Name, pod.Annotations, p.config.Keys.Verify)
+	before, _ := p.get(pod.Namespace, pod.Name)
+	g.signed = p.signed(pod, before)
 	if g.forged != nil {
-		if before, _ := p.get(pod.Namespace, pod.Name); before == nil || before.forged == nil || before.uid != g.uid {
+		if before == nil || before.forged == nil || before.uid != g.uid {
 			p.forged.Add(1)
 			p.config.Logger.Warn("a Pod is refused", "pod", key(pod.Namespace, pod.Name), "error", g.forged)
 		}
 		return g
 	}
-	if g.onPodNetwork() {
+	if g.onPodNetwork {
 		for _, address := range pod.Status.PodIPs {
 			g.addresses = append(g.addresses, address.IP)
 		}

@@ -81,9 +81,9 @@ func (g *guest) told() *plan.Domain {
 	return out
 }
 
-// onPodNetwork reports whether others reach the guest at the addresses of its Pod.
-func (g *guest) onPodNetwork() bool {
-	read, err := schemas.ReadRecord(g.record, false)
+// onPodNetwork reports whether others reach the guest of a record at the addresses of its Pod.
+func onPodNetwork(record []byte) bool {
+	read, err := schemas.ReadRecord(record, false)
 	if err != nil {
 		return false
 	}

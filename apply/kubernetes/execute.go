@@ -167,14 +167,18 @@ func (e *execution) change(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.resize(ctx); err != nil {
+	applied, err := schemas.ReadRecord(e.found.record, true)
+	if err != nil {
+		return fmt.Errorf("%w: reading what was applied: %w", apply.ErrStalled, err)
+	}
+	if err := e.resize(ctx, applied); err != nil {
 		return err
 	}
 	e.progress("telling the agent of " + e.found.node)
 	if err := e.applySecret(ctx, content); err != nil {
 		return err
 	}
-	patch, err := e.metadata(annotations)
+	patch, err := e.metadata(applied, annotations)
 	if err != nil {
 		return err
 	}
@@ -187,7 +191,7 @@ func (e *execution) change(ctx context.Context) error {
 
 // metadata is a merge patch of what a living Pod takes of its new manifest: labels and annotations. Of its spec nothing is applied
 // again: what this version of gitvirt makes otherwise would end its guest.
-func (e *execution) metadata(annotations map[string]string) ([]byte, error) {
+func (e *execution) metadata(applied *schemas.Recorded, annotations map[string]string) ([]byte, error) {
 	pod, err := pods.Pod(e.step.VM, e.options)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", apply.ErrStalled, err)
@@ -204,25 +208,17 @@ func (e *execution) metadata(annotations map[string]string) ([]byte, error) {
 		}
 		return out
 	}
-	var labels, others map[string]string
-	if applied, err := schemas.ReadRecord(e.found.record, false); err == nil {
-		template := pods.Given(e.step.Address.Kind, applied.Object)
-		labels, others = template.Labels, template.Annotations
-	}
+	before := pods.Given(e.step.Address.Kind, applied.Object)
 	for name, value := range annotations {
 		pod.Annotations[name] = value
 	}
 	return json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": e.found.uid, "labels": merge(pod.Labels, labels), "annotations": merge(pod.Annotations, others),
+		"uid": e.found.uid, "labels": merge(pod.Labels, before.Labels), "annotations": merge(pod.Annotations, before.Annotations),
 	}})
 }
 
 // resize lets the living Pod ask for as much CPU and memory as its machine is to have.
-func (e *execution) resize(ctx context.Context) error {
-	applied, err := schemas.ReadRecord(e.found.record, true)
-	if err != nil {
-		return fmt.Errorf("%w: reading what was applied: %w", apply.ErrStalled, err)
-	}
+func (e *execution) resize(ctx context.Context, applied *schemas.Recorded) error {
 	resources, err := pods.Resized(applied, e.step.VM, e.options)
 	if err != nil {
 		return fmt.Errorf("%w: %w", apply.ErrStalled, err)

@@ -5,6 +5,7 @@ package kubernetes
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -229,10 +230,7 @@ func (i InPods) Differences(applied *schemas.Recorded, vm *schemas.VM) ([]plan.C
 type guest struct {
 	namespace, name, uid string
 	node                 string
-	// forged is why the Pod is not one of the controller's; step, record and the rest are then not set.
-	forged   error
-	step     *podapi.Step
-	record   []byte
+	*signed
 	observed *podapi.Observed
 	phase    corev1.PodPhase
 	deleting bool
@@ -246,6 +244,18 @@ type guest struct {
 	// seen is the Pod as plans see it while its node is silent, or is not.
 	seen   *plan.Domain
 	silent string
+}
+
+// signed is what the controller wrote onto a Pod. It is shared by what is seen of the Pod at different times, and not changed.
+type signed struct {
+	// from is the digest of the annotations that it was read from.
+	from [sha256.Size]byte
+	// forged is why the Pod is not one of the controller's; the rest, and most of what is known of the guest, is then not set.
+	forged error
+	step   *podapi.Step
+	record []byte
+	// onPodNetwork says that others reach the guest at the addresses of its Pod.
+	onPodNetwork bool
 }
 
 // as returns the Pod as plans see it: the same as before while nothing has changed.

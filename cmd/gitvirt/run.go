@@ -74,12 +74,29 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 	flags.BoolVar(&f.kubernetes, "kubernetes", false, "look after the VMs of a cluster instead of those of this host")
 	addLeaderFlag(flags, &f.leader)
 	flags.DurationVar(&f.interval, "interval", 0, "time between two polls (default: the Fleet's spec.interval, or 15s)")
-	flags.IntVar(&f.parallel, "parallel", 8, "steps carried out at a time")
+	flags.IntVar(&f.parallel, "parallel", 0, fmt.Sprintf("steps carried out at a time (default: %d, and %d for a cluster, whose nodes share them)", hostParallel, clusterParallel))
 	flags.StringVar(&f.listen, "listen", httpapi.DefaultAddress, "address of the read-only API; keep it on loopback")
 	flags.BoolVar(&f.noStatus, "no-status", false, "write no status branch")
 	flags.BoolVar(&f.json, "log-json", false, "log JSON lines")
 	flags.BoolVar(&f.debug, "debug", false, "log more")
 	return command
+}
+
+// A host has as many CPUs as it has; what a step of a cluster waits for is another node each time, and the controller only waits.
+const (
+	hostParallel    = 8
+	clusterParallel = 100
+)
+
+// stepsAtATime is how many steps are carried out at a time.
+func (f *runFlags) stepsAtATime() int {
+	switch {
+	case f.parallel != 0:
+		return f.parallel
+	case f.kubernetes:
+		return clusterParallel
+	}
+	return hostParallel
 }
 
 func (c *cli) logger(f *runFlags) *slog.Logger {
@@ -112,7 +129,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	}
 	defer driven.close()
 	loop, err := reconciler.New(source, driven.platform, reconciler.Config{
-		Parallel: f.parallel, Interval: f.interval, Status: statusBranch, Log: logger, Ledger: f.agent.book(),
+		Parallel: f.stepsAtATime(), Interval: f.interval, Status: statusBranch, Log: logger, Ledger: f.agent.book(),
 	})
 	if err != nil {
 		return err

@@ -137,13 +137,21 @@ func (b *bench) firstApply(ctx context.Context) error {
 	if b.controller, err = b.startController(ctx, b.agents.problem); err != nil {
 		return err
 	}
-	seen, err := b.controller.awaitPlan(ctx, patience, 20*time.Millisecond, "the plan is made", revision, func(int, int) bool { return true })
+	if err := within(ctx, time.Hour, time.Second, "all Pods are ready", func() error {
+		if ready := b.agents.allReady(); ready < b.vms {
+			return errors.Join(b.controller.broken(), fmt.Errorf("%w: %d Pods are ready", errNotThere, ready))
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	done, err := b.controller.awaitPlan(ctx, patience, 250*time.Millisecond, "the plan is empty", revision, func(steps, unchanged int) bool {
+		return steps == 0 && unchanged == b.vms
+	})
 	if err != nil {
 		return err
 	}
-	done, err := b.controller.awaitPlan(ctx, time.Hour, 250*time.Millisecond, "all VMs run", revision, func(steps, unchanged int) bool {
-		return steps == 0 && unchanged == b.vms && b.agents.allReady() == b.vms
-	})
+	seen, err := b.controller.told("Planned", revision)
 	if err != nil {
 		return err
 	}
@@ -282,7 +290,7 @@ func (b *bench) resync(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		fetched, err := b.controller.fetched(revision)
+		fetched, err := b.controller.told("RevisionFetched", revision)
 		if err != nil {
 			return err
 		}
@@ -361,7 +369,7 @@ func (b *bench) one(ctx context.Context, path, content string) (m moments, err e
 	}); err != nil {
 		return m, err
 	}
-	if m.fetched, err = b.controller.fetched(revision); err != nil {
+	if m.fetched, err = b.controller.told("RevisionFetched", revision); err != nil {
 		return m, err
 	}
 	m.written, _ = b.agents.when(revision)

@@ -43,9 +43,10 @@ func (b *bench) startController(ctx context.Context, problem func() error, flags
 var errNotThere = errors.New("the plan is not there yet")
 
 // plan asks the controller for its plan.
+// One with thousands of steps is large, and asking for it is work for the controller.
 func (c *controller) plan(ctx context.Context) (revision string, steps, unchanged int, err error) {
-	if err := errors.Join(c.ended(), c.problem()); err != nil {
-		return "", 0, 0, errors.Join(errGivenUp, err)
+	if err := c.broken(); err != nil {
+		return "", 0, 0, err
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/api/v1/plan", nil)
 	if err != nil {
@@ -78,6 +79,14 @@ func (c *controller) plan(ctx context.Context) (revision string, steps, unchange
 	return answer.Revision, len(answer.Steps), answer.Unchanged, nil
 }
 
+// broken says why waiting for the controller is of no use; nil while it is.
+func (c *controller) broken() error {
+	if err := errors.Join(c.ended(), c.problem()); err != nil {
+		return errors.Join(errGivenUp, err)
+	}
+	return nil
+}
+
 // awaitPlan waits until there is a plan of a revision that holds, and returns when it was seen.
 func (c *controller) awaitPlan(ctx context.Context, limit, pause time.Duration, what, revision string, holds func(steps, unchanged int) bool) (at time.Time, err error) {
 	err = within(ctx, limit, pause, what, func() error {
@@ -93,8 +102,8 @@ func (c *controller) awaitPlan(ctx context.Context, limit, pause time.Duration, 
 	return at, err
 }
 
-// fetched returns when the controller had fetched a revision, which its log tells.
-func (c *controller) fetched(revision string) (time.Time, error) {
+// told returns when the controller's log told of something (reconciler.Reason) at a revision, the first time.
+func (c *controller) told(reason, revision string) (time.Time, error) {
 	file, err := os.Open(c.log.Name())
 	if err != nil {
 		return time.Time{}, err
@@ -105,9 +114,9 @@ func (c *controller) fetched(revision string) (time.Time, error) {
 			Time             time.Time
 			Reason, Revision string
 		}
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Reason == "RevisionFetched" && strings.HasPrefix(revision, line.Revision) {
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Reason == reason && line.Revision != "" && strings.HasPrefix(revision, line.Revision) {
 			return line.Time, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%s tells of no revision %.9s", c.log.Name(), revision)
+	return time.Time{}, fmt.Errorf("%w: %s says nothing of %s at %.9s", errNotThere, c.log.Name(), reason, revision)
 }
