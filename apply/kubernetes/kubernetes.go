@@ -188,7 +188,7 @@ func (i InPods) Refused(fleet *schemas.Fleet, vm *schemas.VM) error {
 	var all []error
 	var reasons []string
 	refuse := func(reason, format string, arguments ...any) {
-		all = append(all, fmt.Errorf(vm.Position.Short()+": "+format, arguments...))
+		all = append(all, fmt.Errorf("%s: %s", vm.Position.Short(), fmt.Sprintf(format, arguments...)))
 		reasons = append(reasons, reason)
 	}
 	if len(i.Namespaces) > 0 && !slices.Contains(i.Namespaces, vm.Address.Namespace) {

@@ -140,7 +140,7 @@ func (c *cli) typing(stream api.Agent_ConsoleClient) error {
 		typed, _, left := bytes.Cut(buffer[:n], []byte{escapeKey})
 		if len(typed) > 0 {
 			if sendErr := stream.Send(&api.ConsoleInput{Data: typed}); sendErr != nil {
-				return nil //nolint:nilerr // the reason is received
+				return nil // the reason is received
 			}
 		}
 		switch {

@@ -395,7 +395,7 @@ func TestServer(t *testing.T) {
 // consoleOf is a stream by which somebody asks for a console.
 type consoleOf struct {
 	api.Agent_ConsoleServer
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // a stream has one
 	vm  string
 }
 

@@ -15,12 +15,16 @@ import (
 const (
 	volumeRuntime = protocol.RuntimeVolume
 	volumeDisks   = "gitvirt-disks"
+	volumeLock    = "gitvirt-lock"
 	volumeSecret  = "gitvirt-secret"
 	volumeKernel  = "gitvirt-kernel-boot"
 )
 
 // markerPath is where the empty file of the Secret is mounted.
 const markerPath = "/run/gitvirt-for-the-agent"
+
+// lockPath is where libvirt notes who has a console (/var/lock): on the image's read-only root it would refuse every console.
+const lockPath = "/run/lock"
 
 // volumes gives the Pod what the machine's volumes need. What the agent makes of Secrets, ConfigMaps and user data lies among the disks:
 // the Secret of the machine is a volume of which the container mounts an empty file and nothing else, so that the kubelet hands the rest to the
@@ -39,6 +43,8 @@ func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
 		corev1.VolumeMount{MountPath: protocol.DisksDir})
 	add(corev1.Volume{Name: volumeSecret, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: Name(vm.Address)}}},
 		corev1.VolumeMount{MountPath: markerPath, SubPath: podapi.SecretMarker, ReadOnly: true})
+	add(corev1.Volume{Name: volumeLock, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		corev1.VolumeMount{MountPath: lockPath})
 	for i := range spec.Volumes {
 		volume := &spec.Volumes[i]
 		switch {
