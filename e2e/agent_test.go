@@ -92,10 +92,12 @@ func (r *agentRig) start(more ...string) {
 func (r *agentRig) startAgent(node string, more ...string) {
 	r.Helper()
 	root, number := r.root(node), strings.TrimPrefix(node, "node-")
-	agent := exec.Command("../bin/gitvirt-agent", append([]string{"--kubernetes", "--node=" + node, "--kubeconfig=" + filepath.Join(cluster(), "kubeconfig"),
+	agent := exec.Command("../bin/gitvirt-agent", append([]string{
+		"--kubernetes", "--node=" + node, "--kubeconfig=" + filepath.Join(cluster(), "kubeconfig"),
 		"--authority=" + r.dir, "--state-dir=" + filepath.Join(r.dir, node), "--socket=" + filepath.Join(r.dir, node+".sock"),
 		"--kubelet-dir=" + filepath.Join(root, "var/lib/kubelet"), "--proc=" + filepath.Join(root, "proc"), "--emulation=always",
-		"--metrics=127.0.0.1:1947" + number}, more...)...)
+		"--metrics=127.0.0.1:1947" + number,
+	}, more...)...)
 	agent.Stdout, agent.Stderr = r.log, r.log
 	if err := agent.Start(); err != nil {
 		r.Fatal(err)

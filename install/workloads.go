@@ -241,10 +241,10 @@ func namespace(o *Options) *corev1.Namespace {
 	return out
 }
 
-// labels are those of an object. They say nothing of managed-by gitvirt: that is for what the controller makes of git.
 // AgentLabels are those of the agents' Pods.
 func AgentLabels() map[string]string { return labels(agent) }
 
+// labels are those of an object. They say nothing of managed-by gitvirt: that is for what the controller makes of git.
 func labels(name string) map[string]string {
 	return map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "gitvirt"}
 }

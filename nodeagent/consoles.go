@@ -155,7 +155,7 @@ func (b *backlog) add(text []byte) {
 	b.text = append(b.text, text...)
 	if over := len(b.text) - maxBacklog; over > 0 {
 		b.text = append(b.text[:0], b.text[over:]...)
-		b.lost += uint64(over) //nolint:gosec // it is positive
+		b.lost += uint64(over)
 	}
 	b.changed.Signal()
 }

@@ -1,6 +1,7 @@
 package nodeagent_test
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -78,7 +79,7 @@ func TestConsole(t *testing.T) {
 	heard = ""
 	hear(func() bool { return len(heard)+int(lost) == lines*line })
 	r.fake.GuestPowersOff("default_a")
-	if _, err := stream.Recv(); err != io.EOF {
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("the console of a guest that went off ends with %v", err)
 	}
 }

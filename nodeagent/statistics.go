@@ -50,7 +50,7 @@ func statisticsMessage(found *hypervisor.Statistics, domain *hypervisor.Domain, 
 	return out
 }
 
-func nanoseconds(d time.Duration) uint64 { return uint64(max(d, 0)) } //nolint:gosec // not negative
+func nanoseconds(d time.Duration) uint64 { return uint64(max(d, 0)) }
 
 func inBytes(kib *uint64) *uint64 {
 	if kib == nil {

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/apply"
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"

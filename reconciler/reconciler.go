@@ -11,9 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/apply/ledger"
+	"github.com/gitvirt/gitvirt/backoff"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"

@@ -6,9 +6,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/schemas"
-	"github.com/spf13/cobra"
 )
 
 func (c *cli) statsCommand() *cobra.Command {

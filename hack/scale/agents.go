@@ -171,7 +171,8 @@ func (a *agents) tell(ctx context.Context, pod *corev1.Pod) error {
 		Address: step.Address, Name: pod.Namespace + "_" + pod.Labels[podapi.LabelVM], Uuid: string(pod.UID), Fleet: step.Fleet, Revision: step.Revision,
 		State: "running", Ran: true, Hash: step.Hash, RunningHash: step.Hash, Fingerprint: podapi.Digest([]byte(step.ID)), Addresses: []string{"10.0.2.2"},
 		Disks: []*api.Disk{
-			{Volume: "root", Kind: "containerDisk", Path: "/disks/root.qcow2"}, {Volume: "data", Kind: "emptyDisk", Path: "/disks/data.qcow2", CapacityBytes: 1 << 30, Keep: true},
+			{Volume: "root", Kind: "containerDisk", Path: "/disks/root.qcow2"},
+			{Volume: "data", Kind: "emptyDisk", Path: "/disks/data.qcow2", CapacityBytes: 1 << 30, Keep: true},
 			{Volume: "init", Kind: "cloudInitNoCloud", Path: "/disks/init.iso"},
 		},
 		Headroom: &api.Headroom{MaxVcpus: 4, MaxMemoryBytes: 4 << 30, BalloonBytes: 1 << 30, FreePciSlots: 12},

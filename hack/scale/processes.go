@@ -59,7 +59,7 @@ func (p *process) ended() error {
 		p.done <- err
 		tail, _ := os.ReadFile(p.log.Name()) // an empty tail says as much
 		lines := strings.Split(strings.TrimSpace(string(tail)), "\n")
-		return fmt.Errorf("%s has ended (%v): %s", p.name, err, strings.Join(lines[max(0, len(lines)-5):], "\n"))
+		return fmt.Errorf("%s has ended (%w): %s", p.name, err, strings.Join(lines[max(0, len(lines)-5):], "\n"))
 	default:
 		return nil
 	}

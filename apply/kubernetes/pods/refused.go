@@ -38,7 +38,7 @@ const (
 
 // Reasons are the words for what an error of Refused says, each once, in order.
 func Reasons(err error) []string {
-	many, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // as Refused made it
+	many, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return nil
 	}
