@@ -32,6 +32,8 @@ const agentNamespace = "agent-e2e"
 
 // agentRig has the agents of all nodes, as processes of this machine, and the authority that they believe.
 type agentRig struct {
+	// imageContainers are for Pods as in a cluster without image volumes.
+	imageContainers bool
 	T
 	dir       string
 	authority *identity.Authority
@@ -157,7 +159,9 @@ func (r *agentRig) objects(vm *schemas.VM, id string) (*corev1.Pod, *corev1.Secr
 	if err != nil {
 		r.Fatal(err)
 	}
-	pod, err := pods.Pod(vm, options())
+	with := options()
+	with.ImageContainers = r.imageContainers
+	pod, err := pods.Pod(vm, with)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -230,11 +234,12 @@ func (r *agentRig) qemu(p *corev1.Pod) string {
 	return strings.TrimSpace(string(output))
 }
 
-// TestAgent: a Pod that the controller signed gets its guest, and becomes ready through its gate with one write of the agent's; the
+// TestAgent: a Pod that the controller signed gets its guest, with its kernel and its disk from containers of their image, and becomes ready through its gate with one write of the agent's; the
 // agent may be killed and started again, and neither guest nor API server notice; the deleted Pod's guest shuts down. A Pod that
 // somebody else made with our labels is left alone.
 func TestAgent(t *testing.T) {
 	r := newAgentRig(t)
+	r.imageContainers = true
 	r.start()
 	eventually(t, "the nodes offer the device for networks", func() (bool, string) {
 		offered := must(t, nil, "get", "nodes", "-o", `jsonpath={.items[*].status.allocatable.devices\.gitvirt\.io/tun}`)
@@ -242,6 +247,8 @@ func TestAgent(t *testing.T) {
 	})
 	connected := strings.Replace(guest, "autoattachPodInterface: false", "interfaces: [{name: default, masquerade: {}}]", 1)
 	connected = strings.Replace(connected, "      domain:\n", "      networks: [{name: default, pod: {}}]\n      domain:\n", 1)
+	connected = strings.Replace(connected, "        devices: {", "        devices: {disks: [{name: root, disk: {bus: virtio}}], ", 1) +
+		"      volumes: [{name: root, containerDisk: {image: \"gitvirt.test/guest:1\", imagePullPolicy: Never}}]\n"
 	vm := machine(t, strings.Replace(connected, "{name: guest}", "{name: guest, namespace: "+agentNamespace+"}", 1))
 	forgedVM := machine(t, strings.Replace(guest, "{name: guest}", "{name: forged, namespace: "+agentNamespace+"}", 1))
 	name := pods.Name(vm.Address)
@@ -278,6 +285,11 @@ func TestAgent(t *testing.T) {
 	eventually(t, "the guest has booted", func() (bool, string) { return strings.Contains(log.String(), "gitvirt-guest: ready"), log.String() })
 	if !strings.Contains(log.String(), "gitvirt-guest: address eth0 10.0.2.") {
 		t.Errorf("the guest has no address:\n%s", log)
+	}
+
+	open, err := exec.Command("sh", "-c", "readlink "+r.qemu(ready)+"/fd/*").Output()
+	if err != nil || !strings.Contains(string(open), "/disk/disk.img\n") {
+		t.Errorf("QEMU has open:\n%s%v", open, err)
 	}
 
 	before, writes := r.qemu(ready), len(r.writes(name))

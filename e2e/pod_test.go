@@ -94,7 +94,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestGuestInItsPod: a machine becomes a Pod, in which an unprivileged libvirt runs its guest; the Pod is ready when somebody says so of
+// TestGuestInItsPod does with image volumes what TestAgent does without: a machine becomes a Pod, in which an unprivileged libvirt runs its guest; the Pod is ready when somebody says so of
 // the guest, applying it again changes nothing, and deleting it shuts the guest down.
 func TestGuestInItsPod(t *testing.T) {
 	vm := machine(t, guest)

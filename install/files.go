@@ -82,6 +82,9 @@ clusterWide: false
 # Whether guests may run without KVM, in software: auto, always or never.
 emulation: never
 
+# Whether container disks are image volumes, or else have a container each: auto (by the version of Kubernetes), always or never.
+imageVolumes: auto
+
 # How many controllers; one works, the others wait.
 replicas: 2
 
@@ -101,7 +104,7 @@ func chartOptions() Options {
 		Namespace:       "{{ .Release.Namespace }}",
 		ControllerImage: image("gitvirt"), AgentImage: image("gitvirt-agent"), LauncherImage: image("gitvirt-launcher"),
 		Repository: "{{ .Values.repository.url }}", Branch: "{{ .Values.repository.branch }}", Path: "{{ .Values.repository.path }}",
-		Emulation: "{{ .Values.emulation }}", VMNamespaces: []string{`{{ if not .Values.clusterWide }}{{ join "," .Values.vmNamespaces }}{{ end }}`}, Replicas: manyReplicas, chart: true,
+		Emulation: "{{ .Values.emulation }}", ImageVolumes: "{{ .Values.imageVolumes }}", VMNamespaces: []string{`{{ if not .Values.clusterWide }}{{ join "," .Values.vmNamespaces }}{{ end }}`}, Replicas: manyReplicas, chart: true,
 	}
 }
 

@@ -123,6 +123,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		"VMs beside the keys":    func(o *Options) { o.VMNamespaces = []string{o.Namespace} },
 		"no image":               func(o *Options) { o.AgentImage = "" },
 		"unknown credentials":    func(o *Options) { o.Credentials = "cookie" },
+		"unknown image volumes":  func(o *Options) { o.ImageVolumes = "maybe" },
 		"unknown emulation":      func(o *Options) { o.Emulation = "maybe" },
 		"no controller":          func(o *Options) { o.Replicas = 0 },
 	} {
@@ -252,8 +253,8 @@ func TestChart(t *testing.T) {
 		"several namespaces": {"vmNamespaces: [team-a, team-b]\nreplicas: 1", func(o *Options) {
 			o.VMNamespaces, o.Replicas = []string{"team-a", "team-b"}, 1
 		}},
-		"everything": {"clusterWide: true\nserviceMonitor: true\nemulation: auto\nrepository: {url: 'ssh://git@x/y.git', branch: main, path: hosts, credentials: ssh}", func(o *Options) {
-			o.ClusterWide, o.ServiceMonitor, o.Emulation, o.Credentials = true, true, "auto", SSH
+		"everything": {"clusterWide: true\nserviceMonitor: true\nemulation: auto\nimageVolumes: never\nrepository: {url: 'ssh://git@x/y.git', branch: main, path: hosts, credentials: ssh}", func(o *Options) {
+			o.ClusterWide, o.ServiceMonitor, o.Emulation, o.ImageVolumes, o.Credentials = true, true, "auto", "never", SSH
 			o.Repository, o.Branch, o.Path = "ssh://git@x/y.git", "main", "hosts"
 		}},
 		"a token": {"repository: {credentials: token}\nimages: {repository: registry.example.com, tag: v9}", func(o *Options) {

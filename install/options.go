@@ -54,6 +54,8 @@ type Options struct {
 	ClusterWide  bool
 	// Emulation is whether guests may run without KVM: auto, always or never.
 	Emulation string
+	// ImageVolumes is whether container disks are image volumes, or else have containers: auto (by the version of Kubernetes), always or never.
+	ImageVolumes string
 	// Replicas of the controller; one of them works, the others wait.
 	Replicas int32
 	// ServiceMonitor is for clusters that have the Prometheus operator.
@@ -68,7 +70,7 @@ func Defaults(version string) Options {
 	return Options{
 		Namespace:       DefaultNamespace,
 		ControllerImage: "gitvirt.io/gitvirt:" + version, AgentImage: "gitvirt.io/gitvirt-agent:" + version, LauncherImage: "gitvirt.io/gitvirt-launcher:" + version,
-		Credentials: NoCredentials, VMNamespaces: []string{"default"}, Emulation: "never", Replicas: 2,
+		Credentials: NoCredentials, VMNamespaces: []string{"default"}, Emulation: "never", ImageVolumes: "auto", Replicas: 2,
 	}
 }
 
@@ -100,6 +102,9 @@ func (o *Options) Check() error {
 	}
 	if !slices.Contains([]string{"auto", "always", "never"}, o.Emulation) {
 		fail("emulation %q: want auto, always or never", o.Emulation)
+	}
+	if !slices.Contains([]string{"auto", "always", "never"}, o.ImageVolumes) {
+		fail("image volumes %q: want auto, always or never", o.ImageVolumes)
 	}
 	if o.Replicas < 1 {
 		fail("%d replicas of the controller: want at least one", o.Replicas)

@@ -25,7 +25,7 @@ func configMaps(o *Options) []any {
 	}
 	return []any{
 		&corev1.ConfigMap{ObjectMeta: meta(settings, o.Namespace), Data: map[string]string{
-			"launcher-image": o.LauncherImage, "emulation": o.Emulation, "vm-namespaces": namespaces,
+			"launcher-image": o.LauncherImage, "emulation": o.Emulation, "image-volumes": o.ImageVolumes, "vm-namespaces": namespaces,
 		}},
 		&corev1.ConfigMap{ObjectMeta: meta(repository, o.Namespace), Data: map[string]string{
 			"url": o.Repository, "branch": o.Branch, "path": o.Path,

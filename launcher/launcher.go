@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -21,16 +22,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gitvirt/gitvirt/launcher/files"
+	"github.com/gitvirt/gitvirt/launcher/images"
 	"github.com/gitvirt/gitvirt/launcher/protocol"
 )
 
-// Config is how the launcher is told what to do. All but Console is needed.
+// Config is how the launcher is told what to do. All but Images and Console is needed.
 type Config struct {
 	// Dir is the folder that is shared with the node agent. The launcher itself writes to nothing else; the agent has it make files for
 	// the guest elsewhere (package files).
 	Dir string
 	// Grace is how long the guest may take to shut down after it was asked to.
 	Grace time.Duration
+	// Images are the container disks that come with containers of their own instead of image volumes; they are folders of protocol.ImagesDir.
+	Images []string
 	// Console is where the guest's console goes; nil if it was not asked for.
 	Console io.Writer
 	// DaemonOutput is where the daemon writes what it has to say.
@@ -74,6 +78,9 @@ func Run(ctx context.Context, config Config) protocol.Ending {
 	if err := l.begin(config.DaemonOutput); err != nil {
 		return failed(err)
 	}
+	if err := takeImages(ctx, config.Images); err != nil {
+		return failed(err)
+	}
 	defer l.daemon.stop()
 	console, err := openConsole(l.folder.path(protocol.ConsolePipe), config.Console)
 	if err != nil {
@@ -98,6 +105,22 @@ func Run(ctx context.Context, config Config) protocol.Ending {
 		return failed(err)
 	}
 	return l.loop(working, ctx.Done(), children, heard)
+}
+
+// imagePatience is how long the containers of images may take until they share them. The kubelet has started them before the launcher.
+const imagePatience = time.Minute
+
+// takeImages fetches the container disks before anybody asks for files of theirs.
+func takeImages(ctx context.Context, names []string) error {
+	limited, cancel := context.WithTimeout(ctx, imagePatience)
+	defer cancel()
+	for _, name := range names {
+		at := filepath.Join(protocol.ImagesDir, name)
+		if err := images.Take(limited, at+protocol.ImageSocket, at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // serveFiles answers the node agent that needs files for the guest.

@@ -45,6 +45,8 @@ type Config struct {
 	Namespaces []string
 	// Image is the OCI image of gitvirt-launcher.
 	Image string
+	// ImageContainers has container disks come with containers of their images, for clusters without image volumes (HasImageVolumes).
+	ImageContainers bool
 	// Emulation says whether guests run without KVM; "" is auto.
 	Emulation Emulation
 	Keys      Keys
@@ -138,7 +140,7 @@ func (p *Platform) ReadOnce(ctx context.Context) (plan.Observed, error) {
 
 // options are those of the Pods of a fleet.
 func (p *Platform) options(fleet, revision string) pods.Options {
-	return pods.Options{Fleet: fleet, Revision: revision, Image: p.config.Image, Emulation: p.emulates()}
+	return pods.Options{Fleet: fleet, Revision: revision, Image: p.config.Image, ImageContainers: p.config.ImageContainers, Emulation: p.emulates()}
 }
 
 // emulates reports whether Pods do without KVM.

@@ -14,10 +14,12 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gitvirt/gitvirt/launcher"
+	"github.com/gitvirt/gitvirt/launcher/images"
 	"github.com/gitvirt/gitvirt/launcher/protocol"
 )
 
@@ -58,6 +60,9 @@ func run(ctx context.Context, args []string, stdout io.Writer, stderr *os.File, 
 	dir := flags.String("dir", protocol.Dir, "`folder` that is shared with the node agent; the only one that is written to")
 	grace := flags.Duration("grace", 0, "how long the guest may take to shut down when the Pod ends (GITVIRT_GRACE; default 30s)")
 	console := flags.Bool("console", false, "print the guest's serial console (GITVIRT_CONSOLE)")
+	shared := flags.String("images", "", "container disks that containers of their own hand over: `names` with commas between them")
+	install := flags.String("install-to", "", "copy this program to a `file`, for containers that hand over their image, and end")
+	share := flags.String("share-at", "", "hand over the file system of this container at a `socket`, instead of all else")
 	message := flags.String("termination-message", "/dev/termination-log", "`file` that is told how the guest ended, if it is there")
 	showVersion := flags.Bool("version", false, "print the version")
 	err := flags.Parse(args)
@@ -73,6 +78,12 @@ func run(ctx context.Context, args []string, stdout io.Writer, stderr *os.File, 
 		fmt.Fprintf(stderr, "Error: unexpected argument %q\n", flags.Arg(0))
 		return exitUsage
 	}
+	switch {
+	case *install != "":
+		return outcome(stderr, images.Install(*install))
+	case *share != "":
+		return outcome(stderr, images.Share(ctx, "/", *share))
+	}
 	if err := fromEnvironment(getenv, grace, console); err != nil {
 		fmt.Fprintln(stderr, "Error:", err)
 		return exitUsage
@@ -81,6 +92,9 @@ func run(ctx context.Context, args []string, stdout io.Writer, stderr *os.File, 
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
 	logger.Info("launcher starts", "version", version, "dir", *dir, "grace", *grace, "console", *console)
 	config := launcher.Config{Dir: *dir, Grace: *grace, DaemonOutput: stderr, Logger: logger}
+	if *shared != "" {
+		config.Images = strings.Split(*shared, ",")
+	}
 	if *console {
 		config.Console = stdout
 	}
@@ -90,6 +104,15 @@ func run(ctx context.Context, args []string, stdout io.Writer, stderr *os.File, 
 		logger.Warn("the termination message is not written", "error", err)
 	}
 	return ending.ExitCode()
+}
+
+// outcome is the exit code of what is no launcher's work.
+func outcome(stderr io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "Error:", err)
+	return 1
 }
 
 // fromEnvironment fills in what no flag said.

@@ -50,6 +50,7 @@ Exit codes: 0 done, 1 an error.`,
 	flags.StringSliceVar(&o.VMNamespaces, "vm-namespace", o.VMNamespaces, "namespace that VMs may be in; repeat for several")
 	flags.BoolVar(&o.ClusterWide, "cluster-wide", false, "let VMs be in every namespace")
 	flags.StringVar(&f.images, "image-repository", "gitvirt.io", "where the images gitvirt, gitvirt-agent and gitvirt-launcher are, with this version as their tag")
+	flags.StringVar(&o.ImageVolumes, "image-volumes", o.ImageVolumes, "whether container disks are image volumes, or else have containers: auto, always, never")
 	flags.StringVar(&o.Emulation, "emulation", o.Emulation, "whether guests may run without KVM: auto, always, never")
 	flags.Int32Var(&o.Replicas, "replicas", o.Replicas, "controllers; one works, the others wait")
 	flags.BoolVar(&o.ServiceMonitor, "service-monitor", false, "install a ServiceMonitor for the Prometheus operator")

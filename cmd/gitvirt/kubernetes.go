@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 	kube "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -41,8 +42,10 @@ func (f *clusterFlags) add(command *cobra.Command) {
 type kubeFlags struct {
 	clusterFlags
 	// namespace is gitvirt's own.
-	namespace    string
-	launcher     string
+	namespace string
+	launcher  string
+	// images is auto, always or never.
+	images       string
 	vmNamespaces []string
 }
 
@@ -51,6 +54,7 @@ func (f *kubeFlags) add(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringVar(&f.namespace, "namespace", install.DefaultNamespace, "namespace that gitvirt is installed in")
 	flags.StringVar(&f.launcher, "launcher-image", "", "image of gitvirt-launcher (default: what was installed)")
+	flags.StringVar(&f.images, "image-volumes", "", "whether container disks are image volumes, or else have containers: auto, always, never (default: what was installed)")
 	flags.StringSliceVar(&f.vmNamespaces, "vm-namespace", nil, "namespace whose VMs are looked after (default: what was installed; none means all)")
 }
 
@@ -101,9 +105,24 @@ func (f *kubeFlags) cluster(ctx context.Context) (*kubernetes.Platform, error) {
 }
 
 func (f *kubeFlags) platform(client kube.Interface, emulation string, keys kubernetes.Keys, logger *slog.Logger) (*kubernetes.Platform, error) {
+	volumes, err := f.imageVolumes(client.Discovery())
+	if err != nil {
+		return nil, err
+	}
 	return kubernetes.New(client, kubernetes.Config{
-		Namespaces: f.vmNamespaces, Image: f.launcher, Emulation: kubernetes.Emulation(emulation), Logger: logger, Keys: keys,
+		Namespaces: f.vmNamespaces, Image: f.launcher, ImageContainers: !volumes, Emulation: kubernetes.Emulation(emulation), Logger: logger, Keys: keys,
 	})
+}
+
+// imageVolumes tells whether container disks are image volumes.
+func (f *kubeFlags) imageVolumes(client discovery.ServerVersionInterface) (bool, error) {
+	switch f.images {
+	case "", "auto":
+		return kubernetes.HasImageVolumes(client)
+	case "always", "never":
+		return f.images == "always", nil
+	}
+	return false, fmt.Errorf("image volumes are %q; use auto, always or never", f.images)
 }
 
 // installed fills in what the command line does not say with what was installed.
@@ -119,6 +138,9 @@ func (f *kubeFlags) installed(ctx context.Context, client kube.Interface, emulat
 	}
 	if f.launcher == "" {
 		f.launcher = settings.Data["launcher-image"]
+	}
+	if f.images == "" {
+		f.images = settings.Data["image-volumes"]
 	}
 	if *emulation == "" {
 		*emulation = settings.Data["emulation"]

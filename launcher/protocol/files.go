@@ -14,6 +14,16 @@ const (
 	KernelBoot = "kernel-boot"
 )
 
+// Where the cluster has no image volumes, ImagesDir is a folder that the launcher shares with a container of each image, in which it is
+// ImageShareDir: no image has its disk there.
+const (
+	ImageShareDir = "/run/gitvirt-image"
+	// ImageProgram is the launcher's program in it.
+	ImageProgram = ".program"
+	// ImageSocket is what follows the name of an image in that of the socket at which it is handed over.
+	ImageSocket = ".socket"
+)
+
 // ClaimImage is the name of a claim's disk in the folder of the claim; it is KubeVirt's.
 const ClaimImage = "disk.img"
 

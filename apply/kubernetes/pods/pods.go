@@ -45,6 +45,8 @@ type Options struct {
 	Fleet, Revision string
 	// Image is the OCI image of gitvirt-launcher.
 	Image string
+	// ImageContainers has container disks come with containers of their images, for clusters without image volumes.
+	ImageContainers bool
 	// Emulation lets guests run without /dev/kvm: the Pods ask for no such device.
 	Emulation bool
 }
@@ -88,7 +90,7 @@ func Pod(vm *schemas.VM, options Options) (*corev1.Pod, error) {
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}}
-	volumes(s, vm)
+	volumes(s, vm, options)
 	return pod, nil
 }
 

@@ -62,20 +62,45 @@ func TestPods(t *testing.T) {
 			out.WriteString("---\n")
 			out.Write(text)
 		}
-		golden := strings.TrimSuffix(path, ".yaml") + ".golden"
-		if *update {
-			if err := os.WriteFile(golden, out.Bytes(), 0o600); err != nil {
-				t.Fatal(err)
-			}
+		isGolden(t, strings.TrimSuffix(path, ".yaml")+".golden", out.Bytes())
+	}
+}
+
+func isGolden(t *testing.T, golden string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(golden, got, 0o600); err != nil {
+			t.Fatal(err)
 		}
-		want, err := os.ReadFile(golden)
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", golden, diff)
+	}
+}
+
+// TestImageContainers compares what Pods are made of where the cluster has no image volumes: containers of the images, which hand their file
+// systems to the launcher; and that no machine without images has any of it.
+func TestImageContainers(t *testing.T) {
+	with := options
+	with.ImageContainers = true
+	var out bytes.Buffer
+	for _, vm := range machines(t, "testdata/images.yaml") {
+		pod, err := pods.Pod(vm, with)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), out.String()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", path, diff)
+		text, err := yaml.Marshal(pod.Spec)
+		if err != nil {
+			t.Fatal(err)
 		}
+		out.WriteString("---\n")
+		out.Write(text)
 	}
+	isGolden(t, "testdata/images.containers.golden", out.Bytes())
 }
 
 // TestKubeVirtsExamples: each of KubeVirt's examples becomes a Pod, or is refused by the field.

@@ -17,7 +17,6 @@ const (
 	volumeDisks   = "gitvirt-disks"
 	volumeLock    = "gitvirt-lock"
 	volumeSecret  = "gitvirt-secret"
-	volumeKernel  = "gitvirt-kernel-boot"
 )
 
 // markerPath is where the empty file of the Secret is mounted.
@@ -29,7 +28,7 @@ const lockPath = "/run/lock"
 // volumes gives the Pod what the machine's volumes need. What the agent makes of Secrets, ConfigMaps and user data lies among the disks:
 // the Secret of the machine is a volume of which the container mounts an empty file and nothing else, so that the kubelet hands the rest to the
 // agent of its node, which needs no right to read Secrets.
-func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
+func volumes(pod *corev1.PodSpec, vm *schemas.VM, options Options) {
 	compute := &pod.Containers[0]
 	add := func(volume corev1.Volume, mount corev1.VolumeMount) {
 		mount.Name = volume.Name
@@ -45,21 +44,23 @@ func volumes(pod *corev1.PodSpec, vm *schemas.VM) {
 		corev1.VolumeMount{MountPath: markerPath, SubPath: podapi.SecretMarker, ReadOnly: true})
 	add(corev1.Volume{Name: volumeLock, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		corev1.VolumeMount{MountPath: lockPath})
+	disks := &images{pod: pod, options: options}
 	for i := range spec.Volumes {
 		volume := &spec.Volumes[i]
 		switch {
 		case volume.ContainerDisk != nil:
 			disk := volume.ContainerDisk
-			add(image(volume.Name, disk.Image, disk.ImagePullPolicy), corev1.VolumeMount{MountPath: path.Join(protocol.ImagesDir, volume.Name), ReadOnly: true})
+			disks.add(volume.Name, disk.Image, disk.ImagePullPolicy)
 			pullSecret(pod, disk.ImagePullSecret)
 		case volume.PersistentVolumeClaim != nil, volume.DataVolume != nil, volume.Ephemeral != nil:
 			claim(pod, vm, volume, add)
 		}
 	}
 	if boot := kernelBoot(spec); boot != nil {
-		add(image(volumeKernel, boot.Image, boot.ImagePullPolicy), corev1.VolumeMount{MountPath: path.Join(protocol.ImagesDir, protocol.KernelBoot), ReadOnly: true})
+		disks.add(protocol.KernelBoot, boot.Image, boot.ImagePullPolicy)
 		pullSecret(pod, boot.ImagePullSecret)
 	}
+	disks.finish()
 }
 
 func kernelBoot(spec *kubevirtv1.VirtualMachineInstanceSpec) *kubevirtv1.KernelBootContainer {
@@ -67,11 +68,6 @@ func kernelBoot(spec *kubevirtv1.VirtualMachineInstanceSpec) *kubevirtv1.KernelB
 		return firmware.KernelBoot.Container
 	}
 	return nil
-}
-
-// image is a volume that is an OCI image; nothing of it is copied.
-func image(name, reference string, policy corev1.PullPolicy) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference, PullPolicy: policy}}}
 }
 
 // pullSecret names a Secret with credentials of a registry, once.
