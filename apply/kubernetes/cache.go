@@ -157,9 +157,16 @@ func stripPod(object any) (any, error) {
 		},
 		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: pod.Status.Conditions,
-			ContainerStatuses: pod.Status.ContainerStatuses, InitContainerStatuses: pod.Status.InitContainerStatuses,
+			Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, Reason: pod.Status.Reason, Message: pod.Status.Message,
+			ContainerStatuses: stripStates(pod.Status.ContainerStatuses), InitContainerStatuses: stripStates(pod.Status.InitContainerStatuses),
 		},
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == podapi.GuestReady || condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			out.Status.Conditions = append(out.Status.Conditions, corev1.PodCondition{
+				Type: condition.Type, Status: condition.Status, Reason: condition.Reason, Message: condition.Message,
+			})
+		}
 	}
 	for _, name := range []string{podapi.AnnotationStep, podapi.AnnotationSignature, podapi.AnnotationRecord, podapi.AnnotationObserved} {
 		if value, said := pod.Annotations[name]; said {
@@ -167,6 +174,16 @@ func stripPod(object any) (any, error) {
 		}
 	}
 	return out, nil
+}
+
+// stripStates keeps of containers what they wait for, and how they ended.
+func stripStates(all []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
+	for i := range all {
+		if state := all[i].State; state.Waiting != nil || state.Terminated != nil {
+			out = append(out, corev1.ContainerStatus{Name: all[i].Name, State: corev1.ContainerState{Waiting: state.Waiting, Terminated: state.Terminated}})
+		}
+	}
+	return out
 }
 
 // stripObject leaves out who manages which field of an object.
