@@ -81,6 +81,9 @@ func newHand(t *testing.T) *hand {
 		_ = agent.Wait()
 	})
 	h.work = h.repo.WorkTree()
+	// The socket is there before anybody listens on it, and a command that finds nobody there starts an agent of its own.
+	flags := agentFlags{socket: filepath.Join(h.state, "agent.sock")}
+	h.eventually("the agent answers", flags.answers)
 	return h
 }
 
