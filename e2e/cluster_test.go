@@ -20,8 +20,9 @@ import (
 // T is a test or a benchmark.
 type T = testing.TB
 
-// patience bounds each wait; guests boot in software emulation.
-const patience = 2 * time.Minute
+// patience bounds each wait. Guests boot in software emulation; after an API server was away the watches of some program may begin again a
+// minute later, and so may a step that had failed.
+const patience = 4 * time.Minute
 
 // kubectl runs kubectl as the cluster's administrator, with an object on its standard input if there is one.
 func kubectl(t testing.TB, object any, arguments ...string) (string, error) {

@@ -68,6 +68,7 @@ func (i *installed) consoles(authority *identity.Authority) {
 	i.startAgent(r)
 	vm := machine(i.T, strings.Replace(guest, "{name: guest}", "{name: guest, namespace: "+theVMs+"}", 1))
 	pod, secret := r.objects(vm, "1")
+	pod.Spec.NodeSelector[corev1.LabelHostname] = "node-1" // where the agent is
 	controller := i.as(account("gitvirt-controller"), "").CoreV1()
 	if _, err := controller.Secrets(theVMs).Create(i.Context(), secret, metav1.CreateOptions{}); err != nil {
 		i.Fatal(err)
