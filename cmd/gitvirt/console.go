@@ -43,19 +43,12 @@ Exit codes: 0 you left it or the guest is off, 1 an error, 130 it was interrupte
   kubectl gitvirt console shop/db-1`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			vm, err := guestAddress(args[0])
-			if err != nil {
-				return err
-			}
-			client, hangUp, err := c.dial(cmd.Context(), &guest, vm)
-			if err != nil {
-				return err
-			}
-			defer hangUp()
-			if cmd.Flags().Changed("lines") {
-				return c.lastLines(cmd.Context(), client, vm, lines)
-			}
-			return c.console(cmd.Context(), client, vm, force)
+			return c.askAgent(cmd.Context(), &guest, args[0], func(client api.AgentClient, vm schemas.Address) error {
+				if cmd.Flags().Changed("lines") {
+					return c.lastLines(cmd.Context(), client, vm, lines)
+				}
+				return c.console(cmd.Context(), client, vm, force)
+			})
 		},
 	}
 	guest.add(command, c)

@@ -52,6 +52,20 @@ func guestAddress(argument string) (schemas.Address, error) {
 	return address, nil
 }
 
+// askAgent has ask ask the agent that has the VM of an argument.
+func (c *cli) askAgent(ctx context.Context, f *guestFlags, argument string, ask func(api.AgentClient, schemas.Address) error) error {
+	vm, err := guestAddress(argument)
+	if err != nil {
+		return err
+	}
+	client, hangUp, err := c.dial(ctx, f, vm)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	return ask(client, vm)
+}
+
 // dial reaches the agent that has a VM. hangUp ends the connection.
 func (c *cli) dial(ctx context.Context, f *guestFlags, vm schemas.Address) (client api.AgentClient, hangUp func(), err error) {
 	if !f.inCluster() {

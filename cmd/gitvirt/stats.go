@@ -34,16 +34,9 @@ Exit codes: 0 done, 1 an error or a VM that does not run.`,
   gitvirt stats web-1 -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			vm, err := guestAddress(args[0])
-			if err != nil {
-				return err
-			}
-			client, hangUp, err := c.dial(cmd.Context(), &guest, vm)
-			if err != nil {
-				return err
-			}
-			defer hangUp()
-			return c.stats(cmd.Context(), client, vm, interval, output)
+			return c.askAgent(cmd.Context(), &guest, args[0], func(client api.AgentClient, vm schemas.Address) error {
+				return c.stats(cmd.Context(), client, vm, interval, output)
+			})
 		},
 	}
 	guest.add(command, c)

@@ -54,7 +54,7 @@ func (c Cluster) Dial(ctx context.Context, vm schemas.Address) (*grpc.ClientConn
 		}
 		address = pod
 		options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return forward(ctx, c.Config, c.Namespace, pod, api.DefaultPort)
+			return forward(ctx, c.Config, client, c.Namespace, pod, api.DefaultPort)
 		}))
 	}
 	source, err := identities.NewUser(ctx, client, c.Namespace)

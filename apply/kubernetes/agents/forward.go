@@ -21,11 +21,7 @@ import (
 
 // forward opens a connection to a port of a Pod through the API server. Unlike kubectl it opens no port on this machine, which others
 // could use.
-func forward(ctx context.Context, config *rest.Config, namespace, pod string, port int) (net.Conn, error) {
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("reaching the API server: %w", err)
-	}
+func forward(ctx context.Context, config *rest.Config, client kubernetes.Interface, namespace, pod string, port int) (net.Conn, error) {
 	server := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
