@@ -200,7 +200,8 @@ func TestPortsThatCannotBeOpened(t *testing.T) {
 	r.must(r.request(masqueraded("a", kubevirtv1.Port{Port: 80}, udp), ""))
 	r.eventually("a", "told", told("port 80 (TCP): QEMU gets no port of the host for it: Could not set up host forwarding rule"))
 	r.comes("the other port", "a", []string{"udp:" + at + ":61440-:53"}, at+" UDP 53 -> 61440")
-	r.fake.SetBusyPorts("default_a")
+	// Only one port becomes free: a round that is under way may be past it, and must not end at another.
+	r.fake.SetBusyPorts("default_a", slices.DeleteFunc(slices.Clone(busy), func(port string) bool { return strings.HasSuffix(port, ":61440") })...)
 	r.eventually("a", "mended", told(""))
 	r.comes("mended", "a", []string{"tcp:" + at + ":61440-:80", "udp:" + at + ":61440-:53"}, at+" TCP 80 -> 61440", at+" UDP 53 -> 61440")
 
