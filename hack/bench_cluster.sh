@@ -9,9 +9,7 @@ export GITVIRT_E2E_LAUNCHER=$2 GITVIRT_CLUSTER=${GITVIRT_CLUSTER:-/var/lib/gitvi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-guest=$(hack/guest/path.sh)
-go run ./hack/ociimage -out "$work/guest.tar" -name gitvirt.test/guest:1 -user 107:107 \
-  -file "/boot/vmlinuz=$guest/vmlinuz" -file "/boot/initrd=$guest/initramfs.img"
+hack/guest/image.sh "$work/guest.tar"
 hack/cluster/cluster.sh load "$images/gitvirt-launcher.tar" "$work/guest.tar"
 
 GITVIRT_KUBECTL=$(hack/cluster/path.sh)/kubectl

@@ -15,11 +15,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# The kernel of the test guest, as kernelBoot takes it, and a container disk.
-guest=$(hack/guest/path.sh)
-truncate -s 1M "$work/disk.img"
-go run ./hack/ociimage -out "$work/guest.tar" -name gitvirt.test/guest:1 -user 107:107 \
-  -file "/boot/vmlinuz=$guest/vmlinuz" -file "/boot/initrd=$guest/initramfs.img" -file "/disk/disk.img=$work/disk.img"
+hack/guest/image.sh "$work/guest.tar"
 hack/cluster/cluster.sh up
 hack/cluster/cluster.sh load "$images/gitvirt-launcher.tar" "$work/guest.tar"
 GITVIRT_KUBECTL=$(hack/cluster/path.sh)/kubectl go test -tags e2e -count=1 -timeout 20m "$@" ./e2e

@@ -53,6 +53,7 @@ func (p *Platform) Follow(ctx context.Context) {
 	}
 	ours := informers.WithTweakListOptions(func(options *metav1.ListOptions) {
 		options.LabelSelector = podapi.LabelManagedBy + "=" + podapi.ManagedBy
+		watchLong(options)
 	})
 	for _, namespace := range namespaces {
 		factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0, ours, informers.WithNamespace(namespace))
@@ -64,7 +65,7 @@ func (p *Platform) Follow(ctx context.Context) {
 				p.lostObject(schemas.KindPersistentVolumeClaim, &gone.ObjectMeta)
 			}, touch))
 	}
-	nodes := informers.NewSharedInformerFactory(p.client, 0)
+	nodes := informers.NewSharedInformerFactoryWithOptions(p.client, 0, informers.WithTweakListOptions(watchLong))
 	follow(nodes, nodes.Core().V1().Nodes().Informer(), stripNode, unlessSame(sameNode, handler(p.sawNode, p.lostNode, touch)))
 	for _, factory := range started {
 		factory.Start(ctx.Done())
@@ -80,6 +81,10 @@ func (p *Platform) Follow(ctx context.Context) {
 	touch()
 	p.draw(ctx, dirty)
 }
+
+// watchLong leaves it to the API server how long a watch lasts, which is half an hour and more: client-go asks for five to ten minutes, and each
+// new watch is a request in which nothing happens.
+func watchLong(options *metav1.ListOptions) { options.TimeoutSeconds = nil }
 
 // restShare keeps a large cluster in which much happens from being looked at as a whole for each event: after a picture it is rested for so
 // many times as long as it took.

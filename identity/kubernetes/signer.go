@@ -95,6 +95,7 @@ func (s *Signer) Run(ctx context.Context) error {
 func (s *Signer) watch(signer string, queue workqueue.TypedRateLimitingInterface[key]) (cache.SharedIndexInformer, error) {
 	informer := certificatesinformers.NewFilteredCertificateSigningRequestInformer(s.client, 0, cache.Indexers{}, func(options *metav1.ListOptions) {
 		options.FieldSelector = fields.OneTermEqualSelector("spec.signerName", signer).String()
+		options.TimeoutSeconds = nil // the API server's own half an hour and more, not client-go's five to ten minutes
 	})
 	add := func(object any) {
 		if request, ok := object.(*certificatesv1.CertificateSigningRequest); ok && request.Spec.SignerName == signer {

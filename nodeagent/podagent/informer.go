@@ -21,6 +21,7 @@ func (a *Agent) informer(ctx, life context.Context) (informer cache.SharedIndexI
 	ours := func(options *metav1.ListOptions) {
 		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", a.config.Node).String()
 		options.LabelSelector = labels.SelectorFromSet(labels.Set{podapi.LabelManagedBy: podapi.ManagedBy}).String()
+		options.TimeoutSeconds = nil // the API server's own half an hour and more, not client-go's five to ten minutes
 	}
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
