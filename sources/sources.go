@@ -145,3 +145,19 @@ type Commit struct {
 	// commit has nothing for the source.
 	Tree string
 }
+
+// Conflict is why two revisions cannot be merged.
+type Conflict struct {
+	// Path is where, from the root of the repository; empty when it is about the revisions as a whole.
+	Path string
+	// Reason says what both sides did, as a phrase such as "both sides changed the same lines".
+	Reason string
+}
+
+// String returns "PATH: REASON".
+func (c Conflict) String() string {
+	if c.Path == "" {
+		return c.Reason
+	}
+	return c.Path + ": " + c.Reason
+}

@@ -70,7 +70,7 @@ func (h *History) Commit(ctx context.Context, revision string) (sources.Commit, 
 	for _, parent := range commit.ParentHashes {
 		out.Parents = append(out.Parents, parent.String())
 	}
-	switch tree, err := subTree(h.store, commit, h.source.cfg.Path); {
+	switch tree, err := subTree(h.store, commit, commit.TreeHash, h.source.cfg.Path); {
 	case err == nil:
 		out.Tree = tree.String()
 	case !errors.Is(err, sources.ErrEmpty):

@@ -88,11 +88,7 @@ func (s *Source) read(ctx context.Context, st *store, hash plumbing.Hash) (*sour
 		plain.Changed, plain.Rewritten = nil, ""
 		return &plain, nil
 	}
-	prev := s.tree
-	if prev == nil {
-		prev = s.other
-	}
-	snapshot, tree, err := s.snapshot(ctx, st, hash, prev)
+	snapshot, tree, err := s.snapshot(ctx, st, hash, s.known())
 	if err != nil {
 		return nil, err
 	}

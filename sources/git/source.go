@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
@@ -27,8 +28,14 @@ type Source struct {
 	mu      sync.Mutex
 	current *sources.Snapshot
 	tree    *walk.Tree // of current
-	other   *walk.Tree // of the last At
+	other   *walk.Tree // of the last At or Merge
 	stuck   *stuck
+	// latest is tree, for the sources beside this one; peer is the one that this is beside.
+	latest atomic.Pointer[walk.Tree]
+	peer   *Source
+	// refused are heads that cannot be fetched, and damaged says that the mirror has to be fetched anew; both are for Heads.
+	refused map[plumbing.Hash]error
+	damaged bool
 }
 
 // stuck is a revision that exceeds a limit: it does so each time, so it is read only once.
@@ -220,6 +227,7 @@ func (s *Source) accept(snapshot *sources.Snapshot, tree *walk.Tree) {
 		snapshot.Changed = walk.Changed(s.tree, tree)
 	}
 	s.current, s.tree, s.stuck = snapshot, tree, nil
+	s.latest.Store(tree)
 }
 
 // point records head in the mirror: the branch, and HEAD for Last.

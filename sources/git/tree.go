@@ -11,6 +11,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/storer"
 
 	"github.com/gitvirt/gitvirt/sources"
 	"github.com/gitvirt/gitvirt/sources/internal/walk"
@@ -21,7 +22,7 @@ var errDamaged = errors.New("the git mirror is damaged")
 
 // treeReader reads git trees for package walk. IDs are hashes in hexadecimal digits.
 type treeReader struct {
-	store *store
+	store storer.EncodedObjectStorer
 }
 
 // List returns the entries of a tree.
@@ -78,9 +79,8 @@ func readBlob(blob plumbing.EncodedObject) (content []byte, err error) {
 	return content, err
 }
 
-// subTree finds the tree of a sub-path.
-func subTree(s *store, commit *object.Commit, dir string) (plumbing.Hash, error) {
-	hash := commit.TreeHash
+// subTree finds the tree of a sub-path in the tree of a commit.
+func subTree(s storer.EncodedObjectStorer, commit *object.Commit, hash plumbing.Hash, dir string) (plumbing.Hash, error) {
 	if dir == "" {
 		return hash, nil
 	}
@@ -113,7 +113,12 @@ func (s *Source) snapshot(ctx context.Context, st *store, hash plumbing.Hash, pr
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: commit %s: %w", errDamaged, hash, err)
 	}
-	root, err := subTree(st, commit, s.cfg.Path)
+	return s.snapshotOf(ctx, st, commit, commit.TreeHash, prev)
+}
+
+// snapshotOf is snapshot with another tree than the commit's own.
+func (s *Source) snapshotOf(ctx context.Context, st storer.EncodedObjectStorer, commit *object.Commit, files plumbing.Hash, prev *walk.Tree) (*sources.Snapshot, *walk.Tree, error) {
+	root, err := subTree(st, commit, files, s.cfg.Path)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -124,14 +129,14 @@ func (s *Source) snapshot(ctx context.Context, st *store, hash plumbing.Hash, pr
 	if len(tree.Files()) == 0 {
 		return nil, nil, &sources.Error{
 			Kind: sources.ErrEmpty,
-			Op:   "reading " + hash.String()[:12],
+			Op:   "reading " + commit.Hash.String()[:12],
 			Err:  fmt.Errorf("there is no manifest (*.yaml, *.yml, *.json) in %q", "/"+s.cfg.Path),
 			Fix:  "correct the branch or the sub-path; to remove every VM on purpose, leave a gitvirt.yaml (kind: Fleet)",
 		}
 	}
 	subject, _, _ := strings.Cut(strings.TrimLeft(commit.Message, "\n"), "\n")
 	return &sources.Snapshot{
-		Revision: hash.String(),
+		Revision: commit.Hash.String(),
 		Subject:  plain(subject),
 		Author:   plain(commit.Author.Name + " <" + commit.Author.Email + ">"),
 		Time:     commit.Author.When,
