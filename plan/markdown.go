@@ -14,6 +14,10 @@ type MarkdownOptions struct {
 	Budget int
 	// Node is what the plan is compared with: a host's name or a revision.
 	Node string
+	// About says in Markdown what is planned, in place of the sentence that names the revision and Node. Span makes names fit for it.
+	About string
+	// More says in Markdown where all of the plan is, for a text that is too short; empty names gitvirt plan.
+	More string
 }
 
 // MinMarkdown is the smallest budget: it has room for the summary and for how much was left out.
@@ -23,12 +27,19 @@ const MinMarkdown = 512
 // most severe first. What does not fit is left out, and the text says how much. Values of manifests stay what they are: no
 // mention, link, HTML or other markup of theirs takes effect.
 func (p *Plan) Markdown(options MarkdownOptions) string {
-	m := &markdown{budget: options.Budget}
+	m := &markdown{budget: options.Budget, more: options.More}
+	if m.more == "" {
+		m.more = "`gitvirt plan` shows all."
+	}
 	if m.budget > 0 {
 		m.budget = max(m.budget, MinMarkdown)
 	}
 	m.out.WriteString(p.SummaryLine() + "\n")
-	m.part("\nRevision " + code(shortRevision(p.Revision)) + against(options.Node) + ".\n")
+	about := options.About
+	if about == "" {
+		about = "Revision " + Span(shortRevision(p.Revision)) + against(options.Node) + "."
+	}
+	m.part("\n" + about + "\n")
 	if p.Unknown != "" {
 		m.part("\nThe host cannot be read, so nothing is planned:\n\n" + fenced([]string{Inert(p.Unknown)}))
 	}
@@ -39,6 +50,7 @@ func (p *Plan) Markdown(options MarkdownOptions) string {
 		}
 		m.block(fmt.Sprintf("%d problem%s in the manifests", n, plural(n)), lines)
 	}
+	m.part(p.overview())
 	order := make([]*Step, len(p.Steps))
 	for i := range p.Steps {
 		order[i] = &p.Steps[i]
@@ -75,7 +87,7 @@ func against(node string) string {
 	if node == "" {
 		return ""
 	}
-	return ", compared with " + code(node)
+	return ", compared with " + Span(node)
 }
 
 // markdown writes what fits.
@@ -85,17 +97,19 @@ type markdown struct {
 	leftOut int
 	// cut says that a block lost some of its lines.
 	cut bool
+	// more says where all of the plan is.
+	more string
 }
 
-// reserve is what the last line takes.
-const reserve = 160
+// reserve is what the last line takes, besides the words that say where the rest is.
+const reserve = 80
 
 // room is how many bytes may still be written before the last line.
 func (m *markdown) room() int {
 	if m.budget <= 0 {
 		return 1 << 40
 	}
-	return m.budget - reserve - m.out.Len()
+	return m.budget - reserve - len(m.more) - m.out.Len()
 }
 
 func (m *markdown) part(text string) {
@@ -109,9 +123,9 @@ func (m *markdown) part(text string) {
 // rest says how much was left out.
 func (m *markdown) rest() string {
 	if m.leftOut == 0 {
-		return "\nSome lines are left out: the text would be too long. `gitvirt plan` shows all.\n"
+		return "\nSome lines are left out: the text would be too long. " + m.more + "\n"
 	}
-	return fmt.Sprintf("\n%d more %s left out: the text would be too long. `gitvirt plan` shows all.\n", m.leftOut, verb(m.leftOut, "is", "are"))
+	return fmt.Sprintf("\n%d more %s left out: the text would be too long. %s\n", m.leftOut, verb(m.leftOut, "is", "are"), m.more)
 }
 
 // block writes a folded block, with as many of its lines as fit; when not even one does, it is left out, and so should be what
@@ -239,9 +253,16 @@ func tag(text string) string {
 
 var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&#39;", "`", "&#96;")
 
-// code is text in a sentence, as code.
-func code(text string) string {
-	return "<code>" + markup.Replace(shorten(Inert(text), 80)) + "</code>"
+// maxSpan is how much of a value stands in a sentence, in bytes.
+const maxSpan = 80
+
+// Span is text in a sentence of Markdown, as code: no markup, link or mention in it takes effect.
+func Span(text string) string {
+	text = strings.ReplaceAll(shorten(Inert(text), maxSpan), "`", "'")
+	if strings.TrimSpace(text) == "" {
+		text = "(empty)"
+	}
+	return "`" + text + "`"
 }
 
 // shorten cuts text to a number of bytes, between two characters.

@@ -26,6 +26,8 @@ type Desired struct {
 	Diagnostics Diagnostics
 	// Files counts the manifest files.
 	Files int
+	// Proposed is the Fleet of the files where another one judges (JudgedBy); nil elsewhere.
+	Proposed *Fleet
 	// Partial says that only some of the files were read; then nothing is missing because it is not here. Assemble
 	// never sets it.
 	Partial bool
@@ -38,6 +40,10 @@ type Option func(*assembly)
 // machines that refer to them: for manifests whose surroundings are elsewhere. Instancetypes and preferences must be
 // there all the same, because nobody can tell the machine without them.
 func AllowMissing() Option { return func(a *assembly) { a.allowMissing = true } }
+
+// JudgedBy lets a Fleet count in place of that of the files: for changes that are only proposed, which are judged by the rules that
+// hold, and not by those that they bring along.
+func JudgedBy(fleet *Fleet) Option { return func(a *assembly) { a.judge = fleet } }
 
 // Assemble puts the files of a revision together and checks what only shows between them. It changes no file.
 func Assemble(files []*File, options ...Option) *Desired {
@@ -69,8 +75,10 @@ type entry struct {
 type assembly struct {
 	desired      *Desired
 	allowMissing bool
-	entries      []entry
-	objects      map[Address]*object
+	// judge is the Fleet that counts; nil for that of the files.
+	judge   *Fleet
+	entries []entry
+	objects map[Address]*object
 	// bound has the PersistentVolumes that name their claim.
 	bound                    map[claimName]*object
 	hasServices, hasNetworks bool
@@ -118,6 +126,9 @@ func (a *assembly) gather(files []*File) {
 				break
 			}
 		}
+	}
+	if a.judge != nil {
+		d.Proposed, d.Fleet = d.Fleet, a.judge
 	}
 	a.gatherObjects(files)
 	for _, f := range files {

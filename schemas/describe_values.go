@@ -251,6 +251,8 @@ func fleetRules() map[fieldKey]fieldRule {
 		of[FleetSpec]("interval"):              {doc: "Time between two polls of the repository, such as 30s; at least 1s.", fallback: "15s"},
 		of[FleetSpec]("status"):                {doc: "Where the state of the machines is written."},
 		of[FleetSpec]("policy"):                {doc: "What happens by itself, and when; the rest waits or is only shown."},
+		of[FleetSpec]("pullRequests"):          {doc: "For which pull requests plans are made."},
+		of[FleetPullRequests]("forks"):         {doc: "Whether pull requests from other repositories are planned; anybody may open one.", fallback: "false"},
 		of[FleetStatus]("branch"):              {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
 		of[FleetStatus]("enabled"):             {doc: "Whether status is written back to git.", fallback: "true"},
 	}

@@ -63,6 +63,14 @@ type FleetSpec struct {
 	Kubernetes *FleetKubernetes `json:"kubernetes,omitempty"`
 	// Policy is what happens by itself, and when.
 	Policy Policy `json:"policy,omitempty,omitzero"`
+	// PullRequests says for which pull requests plans are made.
+	PullRequests FleetPullRequests `json:"pullRequests,omitempty,omitzero"`
+}
+
+// FleetPullRequests says for which pull requests plans are made. That of the branch that they are to be merged into counts.
+type FleetPullRequests struct {
+	// Forks lets pull requests from other repositories be planned: anybody may open one.
+	Forks bool `json:"forks,omitempty"`
 }
 
 // FleetKubernetes is what the machines of a repository may have in a cluster. Who may change the Fleet decides about all who may
