@@ -130,6 +130,7 @@ func (w *ancestry) pop() (*object.Commit, int) {
 
 // Len, Less, Swap, Push and Pop implement heap.Interface.
 func (w *ancestry) Len() int { return len(w.queue) }
+
 func (w *ancestry) Less(i, j int) bool {
 	return w.queue[i].Committer.When.After(w.queue[j].Committer.When)
 }

@@ -16,7 +16,7 @@ func diff(a, b []int32) []hunk {
 		endA--
 		endB--
 	}
-	if endA == start && endB == start { //nolint:gocritic // both ends are compared with where the texts begin to differ
+	if endA == start && endB == start {
 		return nil
 	}
 	hunks, ok := shortest(a[start:endA], b[start:endB])
