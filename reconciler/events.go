@@ -23,34 +23,36 @@ type Reason string
 
 // The closed set of reasons that the loop itself gives; a platform's notes bring their own.
 const (
-	RevisionFetched     Reason = "RevisionFetched"
-	RevisionRestored    Reason = "RevisionRestored" // git cannot be reached at start; the last fetched revision is used
-	HistoryRewritten    Reason = "HistoryRewritten"
-	PollFailed          Reason = "PollFailed"
-	PollRecovered       Reason = "PollRecovered"
-	ManifestBroken      Reason = "ManifestBroken"
-	Planned             Reason = "Planned"
-	PlanFailed          Reason = "PlanFailed"
-	PlanStale           Reason = "PlanStale"
-	Applied             Reason = "Applied"
-	ApplyFailed         Reason = "ApplyFailed"
-	Stalled             Reason = "Stalled" // failed in a way that trying again does not mend
-	BackOff             Reason = "BackOff"
-	DriftDetected       Reason = "DriftDetected"
-	DriftCorrected      Reason = "DriftCorrected"
-	Crashed             Reason = "Crashed"
-	Started             Reason = "Started"
-	Stopped             Reason = "Stopped"
-	Removed             Reason = "Removed"
-	Blocked             Reason = "Blocked"
-	HostUnknown         Reason = "HostUnknown"
-	HostKnown           Reason = "HostKnown"
-	StatusPublished     Reason = "StatusPublished"
-	StatusPublishFailed Reason = "StatusPublishFailed"
-	GuestReady          Reason = "GuestReady"    // after the step that started it
-	GuestNotReady       Reason = "GuestNotReady" // in time
-	PlanApproved        Reason = "PlanApproved"
-	ApprovalFailed      Reason = "ApprovalFailed" // the approvals cannot be read
+	RevisionFetched       Reason = "RevisionFetched"
+	RevisionRestored      Reason = "RevisionRestored" // git cannot be reached at start; the last fetched revision is used
+	HistoryRewritten      Reason = "HistoryRewritten"
+	PollFailed            Reason = "PollFailed"
+	PollRecovered         Reason = "PollRecovered"
+	ManifestBroken        Reason = "ManifestBroken"
+	Planned               Reason = "Planned"
+	PlanFailed            Reason = "PlanFailed"
+	PlanStale             Reason = "PlanStale"
+	Applied               Reason = "Applied"
+	ApplyFailed           Reason = "ApplyFailed"
+	Stalled               Reason = "Stalled" // failed in a way that trying again does not mend
+	BackOff               Reason = "BackOff"
+	DriftDetected         Reason = "DriftDetected"
+	DriftCorrected        Reason = "DriftCorrected"
+	Crashed               Reason = "Crashed"
+	Started               Reason = "Started"
+	Stopped               Reason = "Stopped"
+	Removed               Reason = "Removed"
+	Blocked               Reason = "Blocked"
+	HostUnknown           Reason = "HostUnknown"
+	HostKnown             Reason = "HostKnown"
+	StatusPublished       Reason = "StatusPublished"
+	StatusPublishFailed   Reason = "StatusPublishFailed"
+	GuestReady            Reason = "GuestReady"    // after the step that started it
+	GuestNotReady         Reason = "GuestNotReady" // in time
+	PlanApproved          Reason = "PlanApproved"
+	ApprovalFailed        Reason = "ApprovalFailed" // the approvals cannot be read
+	NotificationFailed    Reason = "NotificationFailed"
+	NotificationRecovered Reason = "NotificationRecovered"
 )
 
 // Event is something that happened, possibly several times.
@@ -69,12 +71,14 @@ type Event struct {
 	Revision string `json:"revision,omitempty"`
 }
 
-// Note is what a platform has to tell.
+// Note is what a platform, or somebody else beside the loop, has to tell.
 type Note struct {
 	Type    EventType
 	Reason  Reason
 	Address schemas.Address
-	Message string
+	// Revision is the one that it is about; empty for none.
+	Revision string
+	Message  string
 }
 
 // maxEvents is how many different events are kept, maxMessage how many bytes of each message.

@@ -40,3 +40,21 @@ func TestRecorder(t *testing.T) {
 		}
 	}
 }
+
+// TestFollowers: each is told, none is waited for, and one that has stopped is not told.
+func TestFollowers(t *testing.T) {
+	var r Reconciler
+	first, stopFirst := r.Follow()
+	second, stopSecond := r.Follow()
+	defer stopSecond()
+	for _, changed := range []<-chan struct{}{first, second} {
+		<-changed // what was before
+	}
+	stopFirst()
+	r.followers.tell()
+	r.followers.tell()
+	<-second
+	if len(first) != 0 || len(second) != 0 {
+		t.Errorf("%d and %d are left", len(first), len(second))
+	}
+}

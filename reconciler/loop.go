@@ -99,7 +99,7 @@ func (l *loop) run(ctx context.Context, polls <-chan poll, approvals <-chan []st
 				notes = nil
 				break
 			}
-			l.r.event(note.Type, note.Reason, note.Address, "", note.Message)
+			l.r.Report(note)
 		}
 		timer.Stop()
 	}
@@ -349,6 +349,7 @@ func (l *loop) publish(now time.Time) {
 	case l.r.views <- struct{}{}:
 	default:
 	}
+	l.r.followers.tell()
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

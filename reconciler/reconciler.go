@@ -76,6 +76,8 @@ type Config struct {
 	Status func(branch string) StatusBranch
 	// PublishInterval is the shortest time between two pushes of the status; 0 means 2 s.
 	PublishInterval time.Duration
+	// Unmet says what of a Fleet the controller cannot carry out as it was started; it is written to the status. nil means nothing.
+	Unmet func(fleet *schemas.Fleet) []string
 	// Log gets what happens; nil means nobody reads it.
 	Log *slog.Logger
 	// Ledger keeps what was done at each revision, beyond this process; nil keeps it in memory.
@@ -103,6 +105,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.PublishInterval == 0 {
 		c.PublishInterval = 2 * time.Second
+	}
+	if c.Unmet == nil {
+		c.Unmet = func(*schemas.Fleet) []string { return nil }
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -134,6 +139,7 @@ type Reconciler struct {
 	// approvalNudges is nudges for the approver.
 	approvalNudges chan struct{}
 	views          chan struct{} // tells the publisher of a new view
+	followers      followers     // are told of new views and events
 	// doing is what is being done right now: an address and a text.
 	doing sync.Map
 }
@@ -239,6 +245,7 @@ func (r *Reconciler) Ready() error {
 // event records and logs what happened.
 func (r *Reconciler) event(kind EventType, reason Reason, address schemas.Address, revision, message string) {
 	r.events.add(Event{Time: r.config.Clock.Now(), Type: kind, Reason: reason, Address: address, Revision: revision, Message: message})
+	r.followers.tell()
 	level := slog.LevelInfo
 	if kind == Warning {
 		level = slog.LevelWarn

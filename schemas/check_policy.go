@@ -216,7 +216,7 @@ func (c *checker) policyInDoubt() bool {
 	for this := range c.told {
 		path := strings.TrimPrefix(this.path, c.prefix)
 		known := false
-		for _, other := range []string{"metadata", "kind", "spec.platform", "spec.drift", "spec.status", "spec.interval", "spec.permittedHostDevices"} {
+		for _, other := range []string{"metadata", "kind", "spec.platform", "spec.drift", "spec.status", "spec.interval", "spec.permittedHostDevices", "spec.notifications"} {
 			known = known || isWithin(path, other)
 		}
 		if !known {

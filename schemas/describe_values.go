@@ -253,6 +253,10 @@ func fleetRules() map[fieldKey]fieldRule {
 		of[FleetSpec]("policy"):                {doc: "What happens by itself, and when; the rest waits or is only shown."},
 		of[FleetSpec]("pullRequests"):          {doc: "For which pull requests plans are made."},
 		of[FleetPullRequests]("forks"):         {doc: "Whether pull requests from other repositories are planned; anybody may open one.", fallback: "false"},
+		of[FleetSpec]("notifications"):         {doc: "Who is told of events. Addresses and secrets are given to the controller as files, by the names of the receivers."},
+		of[Receiver]("name"):                   {required: true, doc: "What the controller's --notification-url-file and --notification-secret-file name it."},
+		of[Receiver]("kind"):                   {required: true, values: []string{string(ReceiverSlack), string(ReceiverHTTP)}, doc: "What it understands: slack is an incoming webhook as Slack and Mattermost have it, http gets events as JSON."},
+		of[Receiver]("filter"):                 {fallback: DefaultFilter, doc: "Which events it gets, in CEL (https://cel.dev). event has type (Normal, Warning), reason, namespace, name, message, revision, fleet (texts) and count (how often it has happened)."},
 		of[FleetStatus]("branch"):              {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
 		of[FleetStatus]("enabled"):             {doc: "Whether status is written back to git.", fallback: "true"},
 	}

@@ -65,6 +65,8 @@ type FleetSpec struct {
 	Policy Policy `json:"policy,omitempty,omitzero"`
 	// PullRequests says for which pull requests plans are made.
 	PullRequests FleetPullRequests `json:"pullRequests,omitempty,omitzero"`
+	// Notifications are who is told of events.
+	Notifications []Receiver `json:"notifications,omitempty"`
 }
 
 // FleetPullRequests says for which pull requests plans are made. That of the branch that they are to be merged into counts.
@@ -160,6 +162,7 @@ func (f *Fleet) setDefaults() {
 		f.Spec.Status.Enabled = &enabled
 	}
 	f.Spec.Policy.setDefaults()
+	setReceiverDefaults(f.Spec.Notifications)
 }
 
 // doubtful returns a Fleet like f whose policy nobody can rely on, for the reason.
@@ -206,6 +209,7 @@ func readFleet(d *document, h *header) {
 	c.permittedDevices(spec.PermittedHostDevices)
 	c.kubernetes(spec.Kubernetes)
 	c.policy(&spec.Policy)
+	spec.Notifications = c.notifications(spec.Notifications)
 	if d.broke { // what is wrong counts as not said
 		for _, wrong := range []struct {
 			path  []any

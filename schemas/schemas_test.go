@@ -265,6 +265,36 @@ func TestFleetDefaults(t *testing.T) {
 	}
 }
 
+// TestNotifications: receivers with mistakes are told and left out, the others stay, and the policy is in no doubt.
+func TestNotifications(t *testing.T) {
+	for _, test := range []struct{ receivers, says, names string }{
+		{"{name: ops, kind: slack}", "", "ops"},
+		{`{name: ops, kind: slack, filter: "event.reason == 'Crashed'"}, {name: audit, kind: http, filter: "true"}`, "", "ops audit"},
+		{"{name: ops, kind: slak}, {name: audit, kind: http}", `gitvirt.yaml:3:42: spec.notifications[0].kind: "slak" is not one of slack, http; did you mean slack?`, "audit"},
+		{"{name: ops}", "spec.notifications[0].kind: no kind", ""},
+		{"{kind: http}", "spec.notifications[0].name: no name", ""},
+		{"{name: ops, kind: http}, {name: ops, kind: slack}", `"ops" is the name of another one already`, "ops"},
+		{`{name: ops, kind: http, filter: "event.typ == 'Warning'"}`, "spec.notifications[0].filter: undefined field 'typ'", ""},
+		{"{name: ops, kind: slack, url: 'https://hooks.example.com/x'}", `"url"`, ""},
+		{"{name: [], kind: slack}, {name: audit, kind: http}", "spec.notifications[0].name", "audit"},
+	} {
+		file := schemas.Parse("gitvirt.yaml", []byte("apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nspec: {notifications: ["+test.receivers+"]}\n"))
+		if said := fmt.Sprint(file.Diagnostics); (test.says == "") != (len(file.Diagnostics) == 0) || !strings.Contains(said, test.says) {
+			t.Errorf("%s: %s", test.receivers, said)
+		}
+		var names []string
+		for _, receiver := range file.Fleet.Spec.Notifications {
+			names = append(names, receiver.Name)
+			if receiver.Filter == "" {
+				t.Errorf("%s: %s has no filter", test.receivers, receiver.Name)
+			}
+		}
+		if strings.Join(names, " ") != test.names || file.Fleet.Spec.Policy.Doubt != "" {
+			t.Errorf("%s: %v, doubt %q", test.receivers, names, file.Fleet.Spec.Policy.Doubt)
+		}
+	}
+}
+
 // TestFleetOnKubernetes: what machines may have in a cluster, and the careful choice for what cannot be read.
 func TestFleetOnKubernetes(t *testing.T) {
 	for _, test := range []struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/apply/host"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
+	"github.com/gitvirt/gitvirt/notify"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
@@ -38,6 +39,7 @@ type runFlags struct {
 	parallel   int
 	listen     string
 	noStatus   bool
+	notify     notifyFlags
 	json       bool
 	debug      bool
 }
@@ -77,6 +79,7 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 	flags.IntVar(&f.parallel, "parallel", 0, fmt.Sprintf("steps carried out at a time (default: %d, and %d for a cluster, whose nodes share them)", hostParallel, clusterParallel))
 	flags.StringVar(&f.listen, "listen", httpapi.DefaultAddress, "address of the read-only API; keep it on loopback")
 	flags.BoolVar(&f.noStatus, "no-status", false, "write no status branch")
+	f.notify.add(flags)
 	flags.BoolVar(&f.json, "log-json", false, "log JSON lines")
 	flags.BoolVar(&f.debug, "debug", false, "log more")
 	return command
@@ -118,6 +121,10 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 		debug.SetGCPercent(gcPercent)
 	}
 	logger := c.logger(f)
+	endpoints, err := f.notify.endpoints()
+	if err != nil {
+		return err
+	}
 	source, statusBranch, closeSource, err := c.openSource(f)
 	if err != nil {
 		return err
@@ -129,8 +136,12 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	}
 	defer driven.close()
 	loop, err := reconciler.New(source, driven.platform, reconciler.Config{
-		Parallel: f.stepsAtATime(), Interval: f.interval, Status: statusBranch, Log: logger, Ledger: f.agent.book(),
+		Parallel: f.stepsAtATime(), Interval: f.interval, Status: statusBranch, Log: logger, Ledger: f.agent.book(), Unmet: endpoints.Unmet,
 	})
+	if err != nil {
+		return err
+	}
+	notifier, err := notify.New(loop, endpoints, notify.Config{Registerer: loop.Registry()})
 	if err != nil {
 		return err
 	}
@@ -148,6 +159,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 		group.Go(func() error { return work(ctx, loop) })
 	}
 	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error { return notifier.Run(ctx) })
 	group.Go(func() error { return httpapi.Serve(ctx, listener, loop) })
 	return group.Wait()
 }

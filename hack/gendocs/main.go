@@ -1,4 +1,4 @@
-// Command gendocs writes what is generated from the tables of the packages schemas and plan: docs/support.md,
+// Command gendocs writes what is generated from the tables of the packages schemas, plan and notify: docs/support.md,
 // docs/consequences.md and the JSON Schemas in docs/schemas. It is run by hack/generate.sh from the root of the repository.
 package main
 
@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gitvirt/gitvirt/notify"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -46,6 +47,7 @@ func run(args []string) error {
 		}
 	}
 	files["docs/schemas/"+plan.SchemaName] = plan.JSONSchema()
+	files["docs/schemas/"+notify.SchemaName] = notify.JSONSchema()
 	files["docs/consequences.md"] = consequencesPage()
 	for name, content := range files {
 		path := filepath.Join(args[0], name)

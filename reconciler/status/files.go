@@ -54,6 +54,8 @@ type Fleet struct {
 	Unknown string
 	// Broken are the mistakes in the files, ordered.
 	Broken schemas.Diagnostics
+	// Unmet says what of the Fleet the controller cannot carry out as it was started.
+	Unmet []string
 	// KeptDisks are disks with data whose machine is gone.
 	KeptDisks []KeptDisk
 	// PlanID and Plan, its JSON form, are of the plan as long as steps of it wait for an approval; else empty.

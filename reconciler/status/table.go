@@ -37,6 +37,9 @@ func (f *Fleet) table() []byte {
 	if f.PlanID != "" {
 		fmt.Fprintf(&b, "\n**Steps wait for approval** in plan `%.12s` ([%s](%s)): `gitvirt approve %.12s`.\n", code(f.PlanID), PlanPath, PlanPath, code(f.PlanID))
 	}
+	for _, problem := range f.Unmet {
+		fmt.Fprintf(&b, "\n**The controller:** %s.\n", markdown(problem))
+	}
 	b.WriteString("\nThis branch is written by gitvirt; edit the manifests instead. Each VM has a file below `vms/`.\n")
 	if len(f.VMs) > 0 {
 		f.rows(&b)

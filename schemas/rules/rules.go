@@ -85,6 +85,11 @@ func (p *Problem) Error() string {
 
 // environment has what all rules share. Making it takes milliseconds, so it is made once, when there is a rule.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
+	return speakingOf(cel.Variable("object", machineType), cel.Variable("before", machineType), cel.Variable("step", stepType))
+})
+
+// speakingOf makes an environment with variables.
+func speakingOf(variables ...cel.EnvOption) (*cel.Env, error) {
 	base, err := cel.NewEnv(
 		cel.OptionalTypes(), ext.Strings(), ext.Sets(),
 		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
@@ -92,14 +97,16 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	if err != nil {
 		return nil, err
 	}
-	return base.Extend(
-		cel.CustomTypeProvider(declared{base.CELTypeProvider()}),
-		cel.Variable("object", machineType), cel.Variable("before", machineType), cel.Variable("step", stepType),
-	)
-})
+	return base.Extend(append(variables, cel.CustomTypeProvider(declared{base.CELTypeProvider()}))...)
+}
 
 // Compile checks an expression: its syntax, the names and types in it, and what it may cost at worst.
 func Compile(expression string) (*Rule, *Problem) {
+	return compile(environment, expression, "rule")
+}
+
+// compile checks an expression in an environment; kind is what people call it.
+func compile(environment func() (*cel.Env, error), expression, kind string) (*Rule, *Problem) {
 	if len(expression) > maxLength {
 		return nil, &Problem{Line: 1, Column: 1, Message: fmt.Sprintf("the expression has %d characters, at most %d are allowed", len(expression), maxLength)}
 	}
@@ -114,11 +121,11 @@ func Compile(expression string) (*Rule, *Problem) {
 	if problem := firstProblem(issues); problem != nil {
 		return nil, problem
 	}
-	if problem := unbounded(checked.NativeRep()); problem != nil {
+	if problem := unbounded(checked.NativeRep(), kind); problem != nil {
 		return nil, problem
 	}
 	if checked.OutputType() != cel.BoolType {
-		return nil, &Problem{Line: 1, Column: 1, Message: fmt.Sprintf("the expression is %s, and a rule is true or false", article(checked.OutputType().String()))}
+		return nil, &Problem{Line: 1, Column: 1, Message: fmt.Sprintf("the expression is %s, and a %s is true or false", article(checked.OutputType().String()), kind)}
 	}
 	estimate, err := env.EstimateCost(checked, estimator{})
 	if err != nil {
@@ -143,7 +150,7 @@ func Compile(expression string) (*Rule, *Problem) {
 var growing = []string{"format", "join", "replace"} //nolint:gochecknoglobals // a constant
 
 // unbounded returns the first call of a function that grows texts.
-func unbounded(tree *ast.AST) *Problem {
+func unbounded(tree *ast.AST, kind string) *Problem {
 	var found *Problem
 	ast.PreOrderVisit(tree.Expr(), ast.NewExprVisitor(func(expression ast.Expr) {
 		if found != nil || expression.Kind() != ast.CallKind || !slices.Contains(growing, expression.AsCall().FunctionName()) {
@@ -152,7 +159,7 @@ func unbounded(tree *ast.AST) *Problem {
 		at := tree.SourceInfo().GetStartLocation(expression.ID())
 		found = &Problem{
 			Line: max(1, at.Line()), Column: at.Column() + 1,
-			Message: fmt.Sprintf("rules have no %q: there is no bound to what it makes", expression.AsCall().FunctionName()),
+			Message: fmt.Sprintf("%ss have no %q: there is no bound to what it makes", kind, expression.AsCall().FunctionName()),
 		}
 	}))
 	return found
@@ -296,6 +303,7 @@ var fieldTypes = sync.OnceValue(func() map[string]map[string]*types.Type {
 			"live": types.BoolType, "downtimeSeconds": types.IntType, "dataAtRisk": texts, "keeps": texts,
 			"changes": types.NewListType(changeType), "drift": types.NewListType(changeType),
 		},
+		eventType.TypeName():  eventFields(),
 		changeType.TypeName(): {"path": types.StringType, "consequence": types.StringType, "before": types.DynType, "after": types.DynType},
 	}
 })
