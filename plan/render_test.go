@@ -41,6 +41,12 @@ func golden(t *testing.T, name, got string) {
 // story is a plan with one of everything.
 func story(t *testing.T) *plan.Plan {
 	t.Helper()
+	want, have := storyParts(t)
+	return build(t, want, have)
+}
+
+func storyParts(t *testing.T) (*schemas.Desired, []*plan.Domain) {
+	t.Helper()
 	var have []*plan.Domain
 	for name, change := range map[string]func(*plan.Domain){
 		"changed": func(*plan.Domain) {}, "crashed": stopped(plan.StopCrashed), "gone": func(*plan.Domain) {}, "same": func(*plan.Domain) {},
@@ -52,11 +58,11 @@ func story(t *testing.T) *plan.Plan {
 	}
 	// Map order is random on purpose: the reader of a host sorts, as package host does.
 	sortDomains(have)
-	return build(t, desired(t, fleet,
+	return desired(t, fleet,
 		manifest("new", "Always", "128Mi"),
 		strings.Replace(manifest("changed", "Always", "192Mi"), "marker", "marker-2", 1),
 		manifest("crashed", "Always", "128Mi"), manifest("same", "Always", "128Mi"), manifest("edited", "Always", "128Mi"),
-	), have)
+	), have
 }
 
 func TestText(t *testing.T) {

@@ -215,15 +215,20 @@ func (l *loop) look(observed plan.Observed, now time.Time) {
 	l.known = observed.Domains
 }
 
+// pods says how machines become Pods; nil where they do not.
+func (l *loop) pods() plan.Pods {
+	if platform, ok := l.r.platform.(PodPlatform); ok {
+		return platform.Pods()
+	}
+	return nil
+}
+
 // build makes the plan. An error (a record that cannot be compared) leaves the plan before without its steps: nothing
 // is carried out that is not understood.
 func (l *loop) build(now time.Time) {
 	l.replan = false
 	rules := l.policy(now)
-	var pods plan.Pods
-	if platform, ok := l.r.platform.(PodPlatform); ok {
-		pods = platform.Pods()
-	}
+	pods := l.pods()
 	build := func(have plan.Observed) (*plan.Plan, error) {
 		return plan.Build(l.desired, have, plan.Options{Revision: l.snapshot.Revision, Policy: rules, Pods: pods})
 	}
@@ -333,7 +338,7 @@ func (l *loop) publish(now time.Time) {
 	observed := l.observed
 	observed.Domains = l.known
 	view := &View{
-		Time: now, Snapshot: l.snapshot, Desired: l.desired, Observed: observed, Plan: l.plan, PollError: l.pollError,
+		Time: now, Snapshot: l.snapshot, Desired: l.desired, Observed: observed, Plan: l.plan, Pods: l.pods(), PollError: l.pollError,
 		problems: l.problems,
 	}
 	view.attempts = l.pacing.notReady()

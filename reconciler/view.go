@@ -21,6 +21,8 @@ type View struct {
 	Desired  *schemas.Desired
 	Observed plan.Observed
 	Plan     *plan.Plan
+	// Pods says how machines become Pods; nil where they do not.
+	Pods plan.Pods
 	// PollError says why the last poll failed; empty when it did not.
 	PollError string
 

@@ -25,6 +25,8 @@ type planFlags struct {
 	rev    string
 	from   string
 	to     string
+	// live is where what lives is read from instead of the host.
+	live   string
 	output string
 	// out is the file that the plan is saved to.
 	out       string
@@ -57,6 +59,8 @@ func (f *planFlags) check() error {
 		return errors.New("--rev and --to name the same thing, the revision that is planned; leave one out")
 	case f.out != "" && f.from != "":
 		return errors.New("--out saves a plan for a host, and --from compares revisions; leave one out")
+	case f.live != "" && (f.from != "" || f.out != ""):
+		return errLive
 	}
 	return nil
 }
@@ -69,7 +73,8 @@ func (c *cli) planCommand() *cobra.Command {
 		Short: "Show what would change, and what the guests notice",
 		Long: `Compare the manifests of a directory or a git revision with what lives on this host, or in the cluster that KUBECONFIG
 names where the Fleet's spec.platform is kubernetes, and show every step with its
-consequence. With --from and --to two revisions are compared and no host is needed. Nothing is changed.
+consequence. With --from and --to two revisions are compared and no host is needed. With --live what "gitvirt snapshot" printed takes
+the host's place, or what a controller knows. Nothing is changed.
 
 --to REV (or --rev REV) without --from shows what going to that revision means for this host now: what it would take to
 go back, or to go ahead to a branch. --out FILE saves the plan, and "gitvirt apply FILE" carries out exactly that.
@@ -82,6 +87,7 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
   gitvirt plan --git ./fleet.git --from main --to feature
   gitvirt plan ./fleet --target 'web-*' --exclude web-3 --out web.plan
   gitvirt plan ./fleet -o json --detailed-exitcode
+  gitvirt plan ./fleet --live live.json
   gitvirt plan --git ./fleet.git --from main --to feature -o markdown > comment.md`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -102,6 +108,7 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
 	flags.StringVar(&f.rev, "rev", "", "revision to plan (default: the head of the branch)")
 	flags.StringVar(&f.from, "from", "", "compare with this revision instead of the host")
 	flags.StringVar(&f.to, "to", "", "revision to go to: from the host as it is, as --rev, or from --from (default: the head of the branch)")
+	flags.StringVar(&f.live, "live", "", "plan against what gitvirt snapshot printed into this file (- for the standard input), or a controller's URL")
 	flags.StringVar(&f.out, "out", "", "save the plan to this file for \"gitvirt apply FILE\"")
 	f.addSelection(command)
 	c.completesVMs(command, &f.source, nil, 0, "target", "exclude")
@@ -187,8 +194,11 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 
 // plan makes the plan that the flags ask for and names what it is compared with.
 func (c *cli) plan(ctx context.Context, f *planFlags) (*hostPlan, error) {
-	if f.from != "" {
+	switch {
+	case f.from != "":
 		return c.planBetween(ctx, f)
+	case f.live != "":
+		return c.planLive(ctx, f)
 	}
 	p, platform, err := c.planHost(ctx, f)
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/gitvirt/gitvirt/nodeagent/api"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor"
 	"github.com/gitvirt/gitvirt/nodeagent/hypervisor/fake"
+	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 )
 
@@ -174,6 +175,8 @@ func controller(ts *testscript.TestScript, neg bool, args []string) {
 			answer = &httpapi.Fleet{}
 		case "events":
 			answer = &httpapi.Events{}
+		case "live":
+			answer = &plan.Live{}
 		}
 		content := ts.ReadFile(path)
 		decoder := json.NewDecoder(strings.NewReader(content))

@@ -29,6 +29,9 @@ import (
 // DefaultAddress is where a controller listens: loopback.
 const DefaultAddress = "127.0.0.1:9471"
 
+// LivePath is where what lives is told, as a plan.Live.
+const LivePath = "/api/v1/live"
+
 // Controller is what is shown; *reconciler.Reconciler is one.
 type Controller interface {
 	View() *reconciler.View
@@ -87,6 +90,7 @@ func New(controller Controller, hosts ...string) http.Handler {
 	mux.HandleFunc("GET /api/v1/vms/{namespace}/{name}", a.vm)
 	mux.HandleFunc("GET /api/v1/plan", a.plan)
 	mux.HandleFunc("GET /api/v1/events", a.events)
+	mux.HandleFunc("GET "+LivePath, a.live)
 	return guard(mux, hosts)
 }
 
@@ -236,6 +240,21 @@ func (a *api) plan(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	answer(w, http.StatusOK, view.Plan)
+}
+
+// live tells what lives, for plans that are made elsewhere.
+func (a *api) live(w http.ResponseWriter, _ *http.Request) {
+	view := a.controller.View()
+	if view.Plan == nil {
+		a.notYet(w)
+		return
+	}
+	live, err := plan.NewLive(view.Observed, view.Pods, view.Time)
+	if err != nil {
+		answer(w, http.StatusServiceUnavailable, Error{err.Error()})
+		return
+	}
+	answer(w, http.StatusOK, live)
 }
 
 func (a *api) events(w http.ResponseWriter, r *http.Request) {

@@ -133,7 +133,7 @@ func TestAnswers(t *testing.T) {
 	for _, test := range []struct {
 		path string
 		want int
-	}{{"/healthz", 200}, {"/readyz", 503}, {"/api/v1/fleet", 503}, {"/api/v1/plan", 503}, {"/api/v1/vms/default/web", 503}, {"/api/v1/events", 200}} {
+	}{{"/healthz", 200}, {"/readyz", 503}, {"/api/v1/fleet", 503}, {"/api/v1/plan", 503}, {"/api/v1/live", 503}, {"/api/v1/vms/default/web", 503}, {"/api/v1/events", 200}} {
 		if code, body := get(handler, "GET", test.path, "localhost"); code != test.want {
 			t.Errorf("before the first round %s answers %d, want %d: %s", test.path, code, test.want, body)
 		}
@@ -156,6 +156,7 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/api/v1/vms/default/nobody", 404, "no VM"},
 		{"GET", "/api/v1/vms/default/..%2f..%2fetc", 404, "no VM"},
 		{"GET", "/api/v1/plan", 200, `"format_version"`},
+		{"GET", "/api/v1/live", 200, `"name": "default_web"`},
 		{"GET", "/api/v1/events", 200, `"reason": "Applied"`},
 		{"GET", "/api/v1/events?since=999999", 200, `"events": []`},
 		{"GET", "/api/v1/events?since=x", 400, "a number"},
