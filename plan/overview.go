@@ -24,19 +24,24 @@ var noticed = []struct {
 // maxRisks is how many machines are named whose data is at risk; their blocks name all.
 const maxRisks = 20
 
-// overview counts what guests notice, and names the data that is at risk and what is waited for. A plan without steps has none.
+// overview counts what guests notice, and names the data that is at risk and what is waited for. What is blocked does not happen, and
+// counts as that only.
 func (p *Plan) overview() string {
-	if len(p.Steps) == 0 {
-		return ""
-	}
 	counts := map[Consequence]int{}
+	created, objects := 0, 0
 	waits := map[WaitFor]int{}
 	blocked, risks, more := 0, []string{}, 0
 	for i := range p.Steps {
 		step := &p.Steps[i]
-		counts[step.Consequence]++
-		if step.Blocked != "" {
+		switch {
+		case step.Blocked != "":
 			blocked++
+		case step.VM == nil && !step.Address.IsMachine():
+			objects++
+		case step.Action == ActionCreate:
+			created++
+		default:
+			counts[step.Consequence]++
 		}
 		for at, wait := range step.Waits {
 			if !hasWait(step.Waits[:at], wait.For) {
@@ -52,11 +57,19 @@ func (p *Plan) overview() string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("\n| VMs | that |\n| ---: | --- |\n")
+	if len(p.Steps) > blocked {
+		b.WriteString("\n| VMs | that |\n| ---: | --- |\n")
+	}
 	for _, row := range noticed {
 		if n := counts[row.consequence]; n > 0 {
 			fmt.Fprintf(&b, "| %d | %s |\n", n, row.text)
 		}
+	}
+	if created > 0 {
+		fmt.Fprintf(&b, "| %d | are new |\n", created)
+	}
+	if objects > 0 {
+		fmt.Fprintf(&b, "| %d | are other objects |\n", objects)
 	}
 	if len(risks) > 0 {
 		b.WriteString("\n**Data at risk:**\n\n" + strings.Join(risks, ""))

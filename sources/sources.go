@@ -161,3 +161,13 @@ func (c Conflict) String() string {
 	}
 	return c.Path + ": " + c.Reason
 }
+
+// Heads is where references of a repository are.
+type Heads struct {
+	// Branch is the one that the source follows, without "refs/heads/", and Base is its head.
+	Branch, Base string
+	// Refs are the full hashes of the references that were asked for, by name. Those that the remote does not have are missing.
+	Refs map[string]string
+	// Refused says of references why what they name cannot be had.
+	Refused map[string]error
+}

@@ -17,16 +17,6 @@ import (
 // headBytes is the most that the heads of pull requests may transfer at a time: anybody may open one.
 const headBytes = 64 << 20
 
-// Heads is where references are.
-type Heads struct {
-	// Branch is the one that the source follows, without "refs/heads/", and Base is its head.
-	Branch, Base string
-	// Refs are the full hashes of the references that were asked for, by name. Those that the remote does not have are missing.
-	Refs map[string]string
-	// Refused says of references why what they name cannot be had.
-	Refused map[string]error
-}
-
 // Beside returns a source of the same branch with a mirror of its own below dir: what it fetches, and how long that takes, is nothing to
 // this one, whose Poll never waits for it. Files that this one has parsed are not parsed again and are the same pointers.
 func (s *Source) Beside(dir string) (*Source, error) {
@@ -55,7 +45,7 @@ func (s *Source) known() *walk.Tree {
 
 // Heads asks the remote where the branch and other references are (such as "refs/pull/1/head"), and fetches what the mirror lacks of
 // them. When nothing moved that is one request; otherwise all that moved comes with one more.
-func (s *Source) Heads(ctx context.Context, names []string) (*Heads, error) {
+func (s *Source) Heads(ctx context.Context, names []string) (*sources.Heads, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	s.mu.Lock()
@@ -68,7 +58,7 @@ func (s *Source) Heads(ctx context.Context, names []string) (*Heads, error) {
 	return heads, nil
 }
 
-func (s *Source) heads(ctx context.Context, names []string) (*Heads, error) {
+func (s *Source) heads(ctx context.Context, names []string) (*sources.Heads, error) {
 	from, refs, err := s.upload(ctx)
 	if err != nil {
 		return nil, err
@@ -78,7 +68,7 @@ func (s *Source) heads(ctx context.Context, names []string) (*Heads, error) {
 	if err != nil {
 		return nil, err
 	}
-	heads := &Heads{
+	heads := &sources.Heads{
 		Branch: strings.TrimPrefix(name.String(), "refs/heads/"), Base: base.String(),
 		Refs: map[string]string{}, Refused: map[string]error{},
 	}

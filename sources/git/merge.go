@@ -51,11 +51,8 @@ func (s *Source) merge(ctx context.Context, base, head string) (*sources.Snapsho
 	defer func() { _ = st.Close() }() // it was only read
 	var commits [2]*object.Commit
 	for i, revision := range []string{base, head} {
-		if !plumbing.IsHash(revision) {
-			return nil, nil, noRevision(revision, plumbing.ErrObjectNotFound)
-		}
 		if commits[i], err = object.GetCommit(st, plumbing.NewHash(revision)); err != nil {
-			return nil, nil, noRevision(revision, err)
+			return nil, nil, fmt.Errorf("%.12s was not fetched: %w", revision, err)
 		}
 	}
 	m := &treeMerger{ctx: ctx, store: &overlay{store: st, made: map[plumbing.Hash]plumbing.EncodedObject{}}, limit: s.cfg.Limits.FileBytes}

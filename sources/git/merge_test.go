@@ -17,7 +17,7 @@ import (
 )
 
 // heads fetches the branch and others.
-func heads(t testing.TB, s *git.Source, names ...string) *git.Heads {
+func heads(t testing.TB, s *git.Source, names ...string) *sources.Heads {
 	t.Helper()
 	found, err := s.Heads(t.Context(), names)
 	if err != nil {
@@ -179,7 +179,7 @@ func TestMergeKeepsOff(t *testing.T) {
 	if _, _, err := s.Merge(t.Context(), found.Base, strings.Repeat("0", 40)); err == nil {
 		t.Error("a commit that is not there was merged")
 	} else {
-		wantKind(t, err, sources.ErrEmpty)
+		wantKind(t, err, sources.ErrUnreadable)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestHeads(t *testing.T) {
 	r.Git("update-ref", "refs/pull/7/head", head)
 	r.Git("branch", "-D", "topic") // as one of a fork, which only the reference names
 	found := heads(t, s, "refs/pull/7/head", "refs/pull/9/head")
-	want := &git.Heads{Branch: "main", Base: base.Revision, Refs: map[string]string{"refs/pull/7/head": head}, Refused: map[string]error{}}
+	want := &sources.Heads{Branch: "main", Base: base.Revision, Refs: map[string]string{"refs/pull/7/head": head}, Refused: map[string]error{}}
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Error(diff)
 	}

@@ -1,0 +1,447 @@
+package previews
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gitvirt/gitvirt/backoff"
+	"github.com/gitvirt/gitvirt/forges"
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/reconciler"
+)
+
+// The pace.
+const (
+	// glance is how often it is looked whether the world has moved, which costs nothing.
+	glance = time.Second
+	// restShare is for how many times as long as a look took nothing is looked at again only because the world moved: a thousand pull
+	// requests on thousands of VMs would otherwise keep a processor busy for ever.
+	restShare = 3
+	// lately is how long ago a pull request may have been closed while no controller looked, for its comment to be put right.
+	lately = 24 * time.Hour
+	// mostQuiet bounds for how long a forge is believed that it wants no requests.
+	mostQuiet = 15 * time.Minute
+)
+
+// pull is what is known of a pull request.
+type pull struct {
+	forges.PullRequest
+	// fetched says that its head is in the mirror, unfetched why it cannot be.
+	fetched   bool
+	unfetched error
+	// comment is ours, 0 for none, when looked says that it was looked for; digest is what it was made of, summary what it says.
+	looked          bool
+	comment         int64
+	digest, summary string
+	// head, base and world (a number of the loop's) are what was looked at last, at is when; head is empty before.
+	head, base string
+	world      int
+	at         time.Time
+	// moved says that the head was seen to move, or the pull request to be opened: people wait for it.
+	moved bool
+	// pending is the head that was told to be pending, and not more yet; refused the one that was told to be refused.
+	pending, refused string
+	// told is the last status.
+	told    forges.Status
+	problem string
+	retry   time.Time
+	backoff backoff.Backoff
+	busy    bool
+}
+
+// loop owns everything that Run knows.
+type loop struct {
+	p       *Previews
+	pulls   map[int]*pull
+	account string
+	branch  string
+	// since is when the last pull request that was seen was updated; zero before the first poll.
+	since    time.Time
+	nextPoll time.Time
+	backoff  backoff.Backoff
+	// quiet is until when the forge wants no requests, rest until when nothing is looked at only because the world moved.
+	quiet, rest time.Time
+
+	world *world
+	seq   int
+
+	busy, slow int // jobs, and those of them that nobody waits for
+	done       chan outcome
+	workers    sync.WaitGroup
+}
+
+// Run keeps the pull requests right until ctx ends, waits for what is being done and returns nil.
+func (p *Previews) Run(ctx context.Context) error {
+	l := &loop{
+		p: p, pulls: map[int]*pull{}, done: make(chan outcome),
+		backoff: backoff.Backoff{Min: time.Second, Max: max(time.Minute, p.config.Interval), Rand: p.config.Rand},
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer l.workers.Wait()
+	defer cancel()
+	for ctx.Err() == nil {
+		now := p.config.Clock.Now()
+		l.look(now)
+		if !now.Before(l.nextPoll) {
+			l.poll(ctx)
+			continue
+		}
+		l.dispatch(ctx, now)
+		wait := l.nextPoll.Sub(now)
+		if len(l.pulls) > 0 {
+			wait = min(wait, glance)
+		}
+		timer := p.config.Clock.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C():
+		case <-p.nudges:
+			l.pollSoon(now)
+		case o := <-l.done:
+			l.finished(o)
+		}
+		timer.Stop()
+	}
+	return nil
+}
+
+// pollSoon polls now, unless the forge wants to be left alone.
+func (l *loop) pollSoon(now time.Time) {
+	l.nextPoll = now
+	if now.Before(l.quiet) {
+		l.nextPoll = l.quiet
+	}
+}
+
+// look takes what the reconciler's loop saw last. A plan is made whenever something was different.
+func (l *loop) look(now time.Time) {
+	view := l.p.world.View()
+	if l.world != nil && l.world.view.Plan == view.Plan && l.world.view.Revision() == view.Revision() {
+		return
+	}
+	if l.world != nil && l.world.view.Revision() != view.Revision() && l.world.view.Revision() != "" {
+		l.pollSoon(now) // the mirror has to have the new base
+	}
+	l.seq++
+	l.world = newWorld(view, l.p.config.Pods(), now)
+}
+
+// poll asks the forge what has changed and git where the heads are.
+func (l *loop) poll(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := l.changed(asking)
+	if err == nil {
+		err = l.fetch(asking)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	l.p.metrics.polled(err)
+	now := l.p.config.Clock.Now()
+	if err == nil {
+		l.backoff.Reset()
+		// A tenth, by chance, so that many controllers do not poll in step.
+		l.nextPoll = now.Add(time.Duration(float64(l.p.config.Interval) * (1 - 0.1*l.p.config.Rand())))
+		l.tell("")
+		return
+	}
+	l.limited(err, now)
+	l.nextPoll = now.Add(l.backoff.Next())
+	if l.nextPoll.Before(l.quiet) {
+		l.nextPoll = l.quiet
+	}
+	l.tell(plan.Inert(err.Error()))
+}
+
+// limited keeps off a forge that wants it.
+func (l *loop) limited(err error, now time.Time) {
+	var limit *forges.RateLimitedError
+	if !errors.As(err, &limit) {
+		return
+	}
+	until := limit.Until
+	if most := now.Add(mostQuiet); until.After(most) {
+		until = most
+	}
+	if until.After(l.quiet) {
+		l.quiet = until
+	}
+}
+
+// tell tells that the forge cannot be read, or that it can again.
+func (l *loop) tell(problem string) {
+	l.p.mu.Lock()
+	before := l.p.problem
+	l.p.problem = problem
+	l.p.mu.Unlock()
+	switch {
+	case problem == before:
+	case problem == "":
+		l.p.world.Tell(reconciler.Note{Type: reconciler.Normal, Reason: ForgeRecovered, Message: "pull requests can be read again"})
+	default:
+		l.p.world.Tell(reconciler.Note{Type: reconciler.Warning, Reason: ForgeFailed, Message: "pull requests: " + problem})
+	}
+}
+
+// changed asks for the pull requests that were updated since the last time: one request when none was.
+func (l *loop) changed(ctx context.Context) error {
+	if l.account == "" {
+		account, err := l.p.forge.Account(ctx)
+		if err != nil {
+			return err
+		}
+		l.account = account
+	}
+	first := l.since.IsZero()
+	list, err := l.p.forge.Changed(ctx, l.since)
+	if err != nil {
+		return err
+	}
+	if first {
+		recent, err := l.p.forge.Changed(ctx, l.p.config.Clock.Now().Add(-lately))
+		if err != nil {
+			return err
+		}
+		for _, pr := range recent {
+			if pr.State != forges.Open && l.pulls[pr.Number] == nil {
+				l.pulls[pr.Number] = l.newPull(pr)
+			}
+		}
+		list = append(list, recent...)
+	}
+	for _, pr := range list {
+		l.seen(pr, first)
+		if pr.Updated.After(l.since) {
+			l.since = pr.Updated
+		}
+	}
+	return nil
+}
+
+func (l *loop) newPull(pr forges.PullRequest) *pull {
+	return &pull{PullRequest: pr, backoff: backoff.Backoff{Min: 2 * time.Second, Max: 10 * time.Minute, Rand: l.p.config.Rand}}
+}
+
+// seen takes what the forge says of a pull request. Those that were closed and are not known need nothing.
+func (l *loop) seen(pr forges.PullRequest, first bool) {
+	known := l.pulls[pr.Number]
+	if known == nil {
+		if pr.State != forges.Open || l.branch != "" && pr.Base != l.branch {
+			return
+		}
+		known = l.newPull(pr)
+		known.moved = !first
+		l.pulls[pr.Number] = known
+	}
+	if pr.Head != known.Head {
+		known.fetched, known.moved = false, true
+	}
+	if pr.State != known.State || pr.Head != known.Head || pr.Base != known.Base {
+		known.retry = time.Time{}
+	}
+	known.PullRequest = pr
+	l.show(known)
+}
+
+// fetch asks git where the heads of the pull requests are that are planned, and fetches them. A head that moved is seen here even when the forge
+// is slow to say so.
+func (l *loop) fetch(ctx context.Context) error {
+	names := map[string]*pull{}
+	for number, one := range l.pulls {
+		if one.State == forges.Open && (l.branch == "" || one.Base == l.branch) && !l.forkRefused(one) {
+			names[l.p.forge.HeadRef(number)] = one
+		}
+	}
+	if l.branch != "" && len(names) == 0 {
+		return nil
+	}
+	heads, err := l.p.source.Heads(ctx, slices.Sorted(maps.Keys(names)))
+	if err != nil {
+		return err
+	}
+	l.branch = heads.Branch
+	for name, one := range names {
+		hash := heads.Refs[name]
+		if hash == "" {
+			continue // the forge makes the reference in a moment
+		}
+		if hash != one.Head {
+			one.Head, one.moved, one.retry = hash, true, time.Time{}
+		}
+		one.fetched, one.unfetched = true, heads.Refused[name]
+	}
+	return nil
+}
+
+// forkRefused reports whether the Fleet of the base lets nobody plan it.
+func (l *loop) forkRefused(one *pull) bool {
+	fleet := l.world.fleet()
+	return one.Fork && (fleet == nil || !fleet.Spec.PullRequests.Forks)
+}
+
+// kind is what has to be done about a pull request.
+type kind int
+
+const (
+	nothing kind = iota
+	closes       // nobody decides about it any more
+	refuses      // it comes from a fork that is not planned
+	awaits       // it cannot be planned yet
+	plans
+)
+
+// what says what has to be done about a pull request, and from when on; quick says that people wait for it.
+func (l *loop) what(one *pull, now time.Time) (what kind, quick bool) {
+	switch fleet := l.world.fleet(); {
+	case one.busy || l.branch == "" || fleet == nil || now.Before(one.retry):
+		return nothing, false
+	case one.State != forges.Open || one.Base != l.branch:
+		return closes, false
+	case l.forkRefused(one):
+		if one.refused == one.Head {
+			return nothing, false
+		}
+		return refuses, false
+	case !l.world.known():
+		if one.moved && one.pending != one.Head {
+			return awaits, true
+		}
+		return nothing, false
+	case !one.fetched:
+		return nothing, false
+	case one.head != one.Head:
+		return plans, true
+	case one.base != l.world.view.Revision():
+		return plans, false
+	case one.world != l.seq && !now.Before(one.at.Add(l.p.config.Settle)):
+		return plans, false
+	}
+	return nothing, false
+}
+
+// dispatch begins what is due: first what people wait for, of that the newest.
+func (l *loop) dispatch(ctx context.Context, now time.Time) {
+	if now.Before(l.quiet) || l.busy >= l.p.config.Parallel {
+		return
+	}
+	type candidate struct {
+		one   *pull
+		what  kind
+		quick bool
+	}
+	var due []candidate
+	for _, one := range l.pulls {
+		if what, quick := l.what(one, now); what != nothing {
+			due = append(due, candidate{one, what, quick})
+		}
+	}
+	rank := func(c candidate) int {
+		switch {
+		case c.quick && c.one.moved:
+			return 0
+		case c.quick:
+			return 1
+		}
+		return 2
+	}
+	slices.SortFunc(due, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.one.at.Compare(b.one.at), cmp.Compare(b.one.Number, a.one.Number))
+	})
+	for _, c := range due {
+		if l.busy >= l.p.config.Parallel {
+			return
+		}
+		if !c.quick && (l.slow > 0 || now.Before(l.rest)) {
+			return
+		}
+		l.begin(ctx, c.one, c.what, !c.quick)
+	}
+}
+
+func (l *loop) begin(ctx context.Context, one *pull, what kind, slow bool) {
+	one.busy = true
+	l.busy++
+	if slow {
+		l.slow++
+	}
+	j := &job{p: l.p, pull: *one, what: what, world: l.world, account: l.account, branch: l.branch, seq: l.seq, slow: slow}
+	l.workers.Go(func() {
+		working, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		began := l.p.config.Clock.Now()
+		err := j.run(working)
+		o := outcome{job: j, err: err, took: l.p.config.Clock.Now().Sub(began)}
+		select {
+		case l.done <- o:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// outcome is a job that is over.
+type outcome struct {
+	*job
+	err  error
+	took time.Duration
+}
+
+// finished takes what a job did; what the forge said of the pull request meanwhile stays.
+func (l *loop) finished(o outcome) {
+	now := l.p.config.Clock.Now()
+	l.busy--
+	if o.slow {
+		l.slow--
+		l.rest = now.Add(restShare * o.took)
+	}
+	one := l.pulls[o.pull.Number]
+	if one == nil {
+		return
+	}
+	latest, fetched, unfetched, moved := one.PullRequest, one.fetched, one.unfetched, one.moved
+	*one = o.pull
+	one.PullRequest, one.fetched, one.unfetched, one.busy = latest, fetched, unfetched, false
+	if errors.Is(o.err, forges.ErrNotFound) && o.gone || o.err == nil && o.what == closes && (latest.State != forges.Open || latest.Base != l.branch) {
+		delete(l.pulls, latest.Number)
+		l.p.mu.Lock()
+		delete(l.p.pulls, latest.Number)
+		l.p.mu.Unlock()
+		return
+	}
+	if o.err != nil {
+		l.limited(o.err, now)
+		one.moved = moved
+		one.retry = now.Add(one.backoff.Next())
+		if problem := plan.Inert(o.err.Error()); problem != one.problem {
+			one.problem = problem
+			l.p.world.Tell(reconciler.Note{Type: reconciler.Warning, Reason: ForgeFailed, Message: "pull request " + numberText(one.Number) + ": " + problem})
+		}
+	} else {
+		one.problem = ""
+		one.backoff.Reset()
+		one.retry = time.Time{}
+		if one.Head != o.pull.Head {
+			one.moved = true
+		}
+	}
+	l.show(one)
+}
+
+// show lets others see what is known of a pull request.
+func (l *loop) show(one *pull) {
+	if l.branch != "" && one.Base != l.branch || one.State != forges.Open {
+		return
+	}
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	l.p.pulls[one.Number] = Status{
+		Number: one.Number, Title: plan.Inert(one.Title), Author: plan.Inert(one.Author), Fork: one.Fork, Branch: one.PullRequest.Base,
+		Head: one.Head, Base: one.base,
+		URL: one.URL, State: one.told.State, Summary: one.told.Description, Problem: one.problem,
+	}
+}

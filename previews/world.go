@@ -1,0 +1,125 @@
+package previews
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
+	"github.com/gitvirt/gitvirt/reconciler"
+	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
+)
+
+// world is what pull requests are compared with: what a round of the loop saw, and what the base asks for by itself.
+type world struct {
+	view  *reconciler.View
+	pods  plan.Pods
+	rules *policy.Policy
+	// sides are what is compared for pull requests from here and from forks.
+	sides [2]side
+}
+
+// side is what lives, as far as a pull request is told of it, and the plan of the base for it.
+type side struct {
+	observed plan.Observed
+	base     func() (*plan.Plan, error)
+}
+
+// errNotKnown says that there is nothing to compare with yet, or now.
+var errNotKnown = errors.New("what lives is not known at the moment")
+
+// newWorld takes what a round saw. The time is that of windows and schedules.
+func newWorld(view *reconciler.View, pods plan.Pods, now time.Time) *world {
+	w := &world{view: view, pods: pods}
+	if view.Desired == nil || view.Plan == nil {
+		return w
+	}
+	w.rules = policy.New(view.Desired.Fleet, policy.Options{Now: now})
+	here := view.Observed.For(view.Desired.Fleet, pods)
+	for i, observed := range []plan.Observed{here, ofFleet(here, view.Desired.Fleet.Name)} {
+		w.sides[i] = side{observed: observed, base: sync.OnceValues(func() (*plan.Plan, error) {
+			return w.build(view.Desired, observed, view.Snapshot.Revision)
+		})}
+	}
+	return w
+}
+
+// ofFleet leaves out what belongs to others: who opens a pull request from a fork is told nothing of it.
+func ofFleet(observed plan.Observed, fleet string) plan.Observed {
+	var own []*plan.Domain
+	for _, domain := range observed.Domains {
+		if domain.Fleet == fleet {
+			own = append(own, domain)
+		}
+	}
+	observed.Domains, observed.Foreign = own, nil
+	return observed
+}
+
+// known reports whether there is anything to compare with.
+func (w *world) known() bool {
+	return w.rules != nil && w.view.Observed.Unknown == "" && w.view.Plan.Unknown == ""
+}
+
+// fleet is the Fleet of the base, whose rules judge; nil while it is not known.
+func (w *world) fleet() *schemas.Fleet {
+	if w.view.Desired == nil {
+		return nil
+	}
+	return w.view.Desired.Fleet
+}
+
+func (w *world) build(want *schemas.Desired, have plan.Observed, revision string) (*plan.Plan, error) {
+	return plan.Build(want, have, plan.Options{Revision: revision, Policy: w.rules, Pods: w.pods})
+}
+
+// merger merges revisions; *git.Source is one.
+type merger interface {
+	Merge(ctx context.Context, base, head string) (*sources.Snapshot, []sources.Conflict, error)
+}
+
+// plan makes the report of a pull request. An error is one that trying again may mend; what is wrong with the pull request itself is in the
+// report.
+func (w *world) plan(ctx context.Context, source merger, head string, fork bool) (*report, error) {
+	r := &report{
+		fleet: w.fleet().Name, base: w.view.Revision(), head: head, node: w.view.Observed.Node, at: w.view.Time,
+	}
+	snapshot, conflicts, err := source.Merge(ctx, r.base, head)
+	switch {
+	case errors.Is(err, sources.ErrLimit), errors.Is(err, sources.ErrEmpty):
+		var told *sources.Error
+		if r.problem = err.Error(); errors.As(err, &told) {
+			known := *told
+			known.Source = "" // where the repository is, is nothing to those who read it
+			r.problem = known.Error()
+		}
+		return r, nil
+	case err != nil:
+		return nil, err
+	case len(conflicts) > 0:
+		r.conflicts = conflicts
+		return r, nil
+	}
+	desired := schemas.Assemble(snapshot.Files, schemas.JudgedBy(w.fleet()))
+	side := &w.sides[0]
+	if fork {
+		side = &w.sides[1]
+	}
+	base, err := side.base()
+	if err != nil {
+		return nil, err
+	}
+	whole, err := w.build(desired, side.observed, head)
+	if err != nil {
+		return nil, err
+	}
+	if r.plan, r.anyway, err = whole.Beyond(base); err != nil {
+		return nil, err
+	}
+	r.judged = desired.Proposed.Name != w.fleet().Name || !reflect.DeepEqual(desired.Proposed.Spec, w.fleet().Spec)
+	return r, nil
+}
