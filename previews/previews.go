@@ -125,7 +125,7 @@ type Status struct {
 	Branch string `json:"branch"`
 	Head   string `json:"head"`
 	Base   string `json:"base,omitempty"`
-	URL  string `json:"url,omitempty"`
+	URL    string `json:"url,omitempty"`
 	// State is that of the commit status; empty before it is known.
 	State forges.StatusState `json:"state,omitempty"`
 	// Summary is the line that the commit status says.

@@ -29,9 +29,6 @@ type side struct {
 	base     func() (*plan.Plan, error)
 }
 
-// errNotKnown says that there is nothing to compare with yet, or now.
-var errNotKnown = errors.New("what lives is not known at the moment")
-
 // newWorld takes what a round saw. The time is that of windows and schedules.
 func newWorld(view *reconciler.View, pods plan.Pods, now time.Time) *world {
 	w := &world{view: view, pods: pods}
