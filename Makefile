@@ -54,9 +54,13 @@ setup: ## Install the Debian packages that the demo and the tests need
 guest: setup ## Build the test guest (once, outside the work tree)
 	@hack/guest/build.sh
 
+.PHONY: gitea
+gitea: setup ## Build Gitea, the real forge of the tests (once, outside the work tree)
+	@hack/gitea/build.sh
+
 .PHONY: test
-test: setup guest ## Run every test, those against real libvirt and QEMU included
-	export GITVIRT_GUEST="$$(hack/guest/path.sh)"; \
+test: setup guest gitea ## Run every test, those against real libvirt, QEMU and Gitea included
+	export GITVIRT_GUEST="$$(hack/guest/path.sh)" GITVIRT_GITEA="$$(hack/gitea/path.sh)"; \
 	go test -p $(TEST_PARALLEL) -timeout 30m $(LONE_TESTS); \
 	go test -race -p $(TEST_PARALLEL) -timeout 30m $$(go list ./... | grep -vxFf <(go list $(LONE_TESTS)))
 

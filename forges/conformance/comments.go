@@ -17,22 +17,20 @@ func bodies(list []forges.Comment) []string {
 	return result
 }
 
-func comments(t *testing.T, w World) {
+func comments(t *testing.T, w *shared) {
 	f := w.Forge(t)
-	number, _ := w.Open(t, Opening{Author: "ann"})
-	other, _ := w.Open(t, Opening{Author: "ben", Fork: true})
-	read := func(number int) []forges.Comment {
-		t.Helper()
-		return must[[]forges.Comment](t)(f.Comments(t.Context(), number))
-	}
-	if got := read(number); len(got) != 0 {
-		t.Errorf("a new pull request has the comments %v", bodies(got))
+	number, _ := w.branch(t)
+	other, _ := w.fork(t)
+	for _, n := range []int{number, other} {
+		if got := read(t, f, n, nil); len(got) != 0 {
+			t.Errorf("a new pull request has the comments %v", bodies(got))
+		}
 	}
 	markdown := "<!-- gitvirt:plan:shop -->\n## " + unicodeText + "\n\n| a | b |\n|---|---|\n| `x` | \\| |\n\n<details><summary>vm/web</summary>\n\n```diff\n- 1\n+ 2\n```\n\n</details>\n"
 	theirs := w.Comment(t, number, "ann", "please look")
 	mine := must[int64](t)(f.Comment(t.Context(), number, markdown))
 	last := w.Comment(t, number, "ben", "/gitvirt plan")
-	got := read(number)
+	got := read(t, f, number, nil)
 	if len(got) != 3 || got[0].ID != theirs || got[1].ID != mine || got[2].ID != last {
 		t.Fatalf("the comments are %+v, want %d, %d, %d", got, theirs, mine, last)
 	}
@@ -49,11 +47,11 @@ func comments(t *testing.T, w World) {
 	if err := f.EditComment(t.Context(), number, mine, "shorter 🚀"); err != nil {
 		t.Fatal(err)
 	}
-	edited := read(number)
+	edited := read(t, f, number, nil)
 	if len(edited) != 3 || edited[1].ID != mine || edited[1].Body != "shorter 🚀" || !edited[1].Updated.After(got[1].Updated) || !edited[1].Created.Equal(got[1].Created) {
 		t.Errorf("edited:\n%+v, before\n%+v", edited, got)
 	}
-	if got := read(other); len(got) != 0 {
+	if got := read(t, f, other, nil); len(got) != 0 {
 		t.Errorf("another pull request has the comments %v", bodies(got))
 	}
 	for range 2 {
@@ -61,7 +59,7 @@ func comments(t *testing.T, w World) {
 			t.Fatal(err)
 		}
 	}
-	if got := bodies(read(number)); fmt.Sprint(got) != "[ann: please look ben: /gitvirt plan]" {
+	if got := bodies(read(t, f, number, nil)); fmt.Sprint(got) != "[ann: please look ben: /gitvirt plan]" {
 		t.Errorf("after the deletion there are %q", got)
 	}
 
@@ -83,16 +81,18 @@ func comments(t *testing.T, w World) {
 	if _, err := f.Comment(t.Context(), number, "closed"); err != nil {
 		t.Errorf("commenting on a closed one: %v", err)
 	}
+	w.Reopen(t, number)
 }
 
-func commentsOverPages(t *testing.T, w World) {
+func commentsOverPages(t *testing.T, w *shared) {
 	f := w.Forge(t)
-	number, _ := w.Open(t, Opening{Author: "ann"})
+	number, _ := w.branch(t)
+	before := read(t, f, number, nil)
 	count := w.PageSize() + 2
 	for i := range count {
 		w.Comment(t, number, "ann", fmt.Sprint("comment ", i))
 	}
-	got := must[[]forges.Comment](t)(f.Comments(t.Context(), number))
+	got := read(t, f, number, before)
 	if len(got) != count {
 		t.Fatalf("%d of %d comments", len(got), count)
 	}
@@ -103,24 +103,25 @@ func commentsOverPages(t *testing.T, w World) {
 	}
 }
 
-func commentsAtTheLimit(t *testing.T, w World) {
+func commentsAtTheLimit(t *testing.T, w *shared) {
 	f := w.Forge(t)
-	number, _ := w.Open(t, Opening{Author: "ann"})
+	number, _ := w.fork(t)
+	before := read(t, f, number, nil)
 	limit := f.CommentLimit()
 	bytes := strings.Repeat("x", limit)
 	characters := strings.Repeat("数", limit/3) // as many bytes
 	id := must[int64](t)(f.Comment(t.Context(), number, bytes))
-	read := func() string {
+	text := func() string {
 		t.Helper()
-		return must[[]forges.Comment](t)(f.Comments(t.Context(), number))[0].Body
+		return read(t, f, number, before)[0].Body
 	}
-	if got := read(); got != bytes {
+	if got := text(); got != bytes {
 		t.Errorf("of %d bytes %d are there", len(bytes), len(got))
 	}
 	if err := f.EditComment(t.Context(), number, id, characters); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(); got != characters {
+	if got := text(); got != characters {
 		t.Errorf("of %d bytes in long characters %d are there", len(characters), len(got))
 	}
 	if _, err := f.Comment(t.Context(), number, bytes+"x"); !errors.Is(err, forges.ErrRefused) {
@@ -129,7 +130,10 @@ func commentsAtTheLimit(t *testing.T, w World) {
 	if err := f.EditComment(t.Context(), number, id, bytes+"x"); !errors.Is(err, forges.ErrRefused) {
 		t.Errorf("one more, edited: %v", err)
 	}
-	if got := read(); got != characters {
+	if got := text(); got != characters {
 		t.Error("a refused edit has changed the comment")
+	}
+	if err := f.DeleteComment(t.Context(), number, id); err != nil {
+		t.Error(err)
 	}
 }

@@ -45,8 +45,9 @@ type World interface {
 	AddUser(t *testing.T, login string)
 	// Allow lets a user do something in it.
 	Allow(t *testing.T, login string, permission forges.Permission)
-	// SetPrivate hides the repository.
+	// SetPrivate hides the repository, and SetPublic shows it to everybody.
 	SetPrivate(t *testing.T)
+	SetPublic(t *testing.T)
 	// Open opens a pull request with a new commit and returns its number and head. Its base is "main".
 	Open(t *testing.T, opening Opening) (number int, head string)
 	// Push adds a commit to one and returns the new head.
@@ -70,33 +71,75 @@ type World interface {
 	SignHook(body []byte, secret string) http.Header
 }
 
-// Run runs the suite.
+// Run runs the suite. Most parts share a repository, since a real forge takes its time to make one; each can be run alone.
 func Run(t *testing.T, newWorld func(t *testing.T) World) {
-	for _, part := range []struct {
-		name string
-		run  func(*testing.T, World)
-	}{
-		{"who", who},
-		{"pull requests", pullRequests},
-		{"heads", heads},
-		{"changed", changed},
-		{"changed over pages", changedOverPages},
-		{"comments", comments},
-		{"comments over pages", commentsOverPages},
-		{"comments at the limit", commentsAtTheLimit},
-		{"statuses", statuses},
-		{"statuses over pages", statusesOverPages},
-		{"permissions", permissions},
-		{"rights", rights},
-		{"tokens", tokens},
-		{"hooks", hooks},
-		{"at the same time", atTheSameTime},
-		{"context", contexts},
-		{"faults", faults},
-		{"limits", limits},
-	} {
-		t.Run(part.name, func(t *testing.T) { part.run(t, newWorld(t)) })
+	t.Run("changed", func(t *testing.T) {
+		w := newWorld(t)
+		changed(t, w)
+		changedOverPages(t, w)
+	})
+	t.Run("shared", func(t *testing.T) {
+		s := &shared{World: newWorld(t)}
+		for _, part := range []struct {
+			name string
+			run  func(*testing.T, *shared)
+		}{
+			{"who", who},
+			{"statuses", statuses},
+			{"statuses over pages", statusesOverPages},
+			{"comments", comments},
+			{"comments over pages", commentsOverPages},
+			{"comments at the limit", commentsAtTheLimit},
+			{"tokens", tokens},
+			{"at the same time", atTheSameTime},
+			{"context", contexts},
+			{"faults", faults},
+			{"limits", limits},
+			{"hooks", hooks},
+			{"pull requests", pullRequests},
+			{"heads", heads},
+			{"rights", rights},
+			{"permissions", permissions},
+		} {
+			t.Run(part.name, func(t *testing.T) { part.run(t, s) })
+		}
+	})
+}
+
+// shared is a World with two pull requests that parts of the suite share. What they find there is of no importance to them, but for the
+// first ones.
+type shared struct {
+	World
+	branchPull, forkPull     int
+	branchCommit, forkCommit string
+}
+
+// branch returns a pull request of ann's.
+func (s *shared) branch(t *testing.T) (number int, head string) {
+	t.Helper()
+	if s.branchPull == 0 {
+		s.branchPull, s.branchCommit = s.Open(t, Opening{Title: unicodeText, Author: "ann"})
 	}
+	return s.branchPull, s.branchCommit
+}
+
+// fork returns a pull request of ben's, from a repository of his own.
+func (s *shared) fork(t *testing.T) (number int, head string) {
+	t.Helper()
+	if s.forkPull == 0 {
+		s.forkPull, s.forkCommit = s.Open(t, Opening{Title: "from a fork", Author: "ben", Fork: true})
+	}
+	return s.forkPull, s.forkCommit
+}
+
+// read returns the comments of a pull request that are newer than those that were there.
+func read(t *testing.T, f forges.Forge, number int, before []forges.Comment) []forges.Comment {
+	t.Helper()
+	got := must[[]forges.Comment](t)(f.Comments(t.Context(), number))
+	if len(got) < len(before) {
+		t.Fatalf("there are %d comments, and %d before", len(got), len(before))
+	}
+	return got[len(before):]
 }
 
 // unicodeText has what goes wrong with texts: characters of four bytes, right-to-left, quotes, HTML, line ends.

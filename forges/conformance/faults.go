@@ -60,9 +60,10 @@ func methods(f forges.Forge, number int, head string, comment int64) []method {
 	}
 }
 
-func faults(t *testing.T, w World) {
+func faults(t *testing.T, w *shared) {
 	f, server := w.Forge(t), w.Server()
-	number, head := w.Open(t, Opening{Author: "ann"})
+	number, head := w.branch(t)
+	before := read(t, f, number, nil)
 	comment := must[int64](t)(f.Comment(t.Context(), number, "mine"))
 	all := methods(f, number, head, comment)
 
@@ -92,7 +93,7 @@ func faults(t *testing.T, w World) {
 			}
 		}
 	}
-	commented := len(must[[]forges.Comment](t)(f.Comments(t.Context(), number)))
+	commented := len(read(t, f, number, before))
 	if commented != 3 {
 		t.Errorf("there are %d comments", commented)
 	}
@@ -106,7 +107,7 @@ func faults(t *testing.T, w World) {
 		}
 		server.Heal()
 		commented++
-		if n := len(must[[]forges.Comment](t)(f.Comments(t.Context(), number))); n != commented {
+		if n := len(read(t, f, number, before)); n != commented {
 			t.Errorf("%s: there are %d comments, want %d", what, n, commented)
 		}
 	}
@@ -199,9 +200,9 @@ func redirects(t *testing.T, f forges.Forge, server *forgetest.Server, number in
 }
 
 // limits: nobody waits for a rate limit that is further away than some seconds.
-func limits(t *testing.T, w World) {
+func limits(t *testing.T, w *shared) {
 	f, server, clock := w.Forge(t), w.Server(), w.Clock()
-	number, head := w.Open(t, Opening{Author: "ann"})
+	number, head := w.branch(t)
 	comment := must[int64](t)(f.Comment(t.Context(), number, "mine"))
 	for what, test := range map[string]struct {
 		fault forgetest.Fault

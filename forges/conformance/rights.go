@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +16,7 @@ import (
 	"github.com/gitvirt/gitvirt/forges"
 )
 
-func permissions(t *testing.T, w World) {
+func permissions(t *testing.T, w *shared) {
 	f := w.Forge(t)
 	for login, permission := range map[string]forges.Permission{"rita": forges.Read, "will": forges.Write, "ada": forges.Admin} {
 		w.AddUser(t, login)
@@ -29,6 +30,7 @@ func permissions(t *testing.T, w World) {
 			t.Errorf("%s: %q may %s (%v), want %s", where, login, got, err, want)
 		}
 	}
+	w.SetPublic(t)
 	everybody := map[string]forges.Permission{"rita": forges.Read, "will": forges.Write, "WILL": forges.Write, "ada": forges.Admin}
 	nobody := []string{"unknown-user", "", ".", "..", "will/../ada", "ada%2f", "ada?x=1", "ada ", "ädä", strings.Repeat("a", 300)}
 	for login, want := range everybody {
@@ -37,6 +39,7 @@ func permissions(t *testing.T, w World) {
 	check("public", "stranger", forges.Read)
 	w.SetPrivate(t)
 	for login, want := range everybody {
+		w.Allow(t, strings.ToLower(login), want)
 		check("private", login, want)
 	}
 	check("private", "stranger", forges.NoPermission)
@@ -52,9 +55,10 @@ func denied(err error) bool {
 	return errors.Is(err, forges.ErrDenied) || errors.Is(err, forges.ErrNotFound)
 }
 
-func rights(t *testing.T, w World) {
+func rights(t *testing.T, w *shared) {
 	f := w.Forge(t)
-	number, head := w.Open(t, Opening{Author: "ann"})
+	number, head := w.branch(t)
+	before := read(t, f, number, nil)
 	mine := must[int64](t)(f.Comment(t.Context(), number, "mine"))
 
 	reader := w.As(t, "rita", forges.Read)
@@ -63,7 +67,7 @@ func rights(t *testing.T, w World) {
 		t.Errorf("a reader edits what is another's: %v", err)
 	}
 	if err := reader.DeleteComment(t.Context(), number, mine); err == nil {
-		if got := must[[]forges.Comment](t)(f.Comments(t.Context(), number)); len(got) != 2 {
+		if got := read(t, f, number, before); len(got) != 2 {
 			t.Errorf("a reader deletes what is another's: %v", bodies(got))
 		}
 	} else if !denied(err) {
@@ -78,7 +82,7 @@ func rights(t *testing.T, w World) {
 	if err := reader.EditComment(t.Context(), number, theirs, "theirs, edited"); err != nil {
 		t.Errorf("a reader edits what is their own: %v", err)
 	}
-	if got := fmt.Sprint(bodies(must[[]forges.Comment](t)(f.Comments(t.Context(), number)))); got != fmt.Sprintf("[%s: mine rita: theirs, edited]", w.Account()) {
+	if got := fmt.Sprint(bodies(read(t, f, number, before))); got != fmt.Sprintf("[%s: mine rita: theirs, edited]", w.Account()) {
 		t.Errorf("after all that there are %s", got)
 	}
 
@@ -95,7 +99,7 @@ func rights(t *testing.T, w World) {
 	}
 }
 
-func tokens(t *testing.T, w World) {
+func tokens(t *testing.T, w *shared) {
 	file := filepath.Join(t.TempDir(), "token")
 	f, token := w.WithTokenFile(t, file)
 	if f == nil {
@@ -128,10 +132,10 @@ func tokens(t *testing.T, w World) {
 	}
 }
 
-func hooks(t *testing.T, w World) {
+func hooks(t *testing.T, w *shared) {
 	f := w.Forge(t)
 	const secret = "s3cret-of-the-hook"
-	number, _ := w.Open(t, Opening{Author: "ann"})
+	number, _ := w.branch(t)
 	seen := map[string]bool{}
 	for kind, want := range map[forges.EventKind]int{forges.EventPush: 0, forges.EventPullRequest: number, forges.EventComment: number, forges.EventOther: 0} {
 		header, body := w.Hook(t, kind, number, secret)
@@ -183,9 +187,10 @@ func hooks(t *testing.T, w World) {
 	}
 }
 
-func atTheSameTime(t *testing.T, w World) {
+func atTheSameTime(t *testing.T, w *shared) {
 	f := w.Forge(t)
-	number, head := w.Open(t, Opening{Author: "ann"})
+	number, head := w.branch(t)
+	before := read(t, f, number, nil)
 	const several = 8
 	var wait sync.WaitGroup
 	for i := range several {
@@ -193,7 +198,7 @@ func atTheSameTime(t *testing.T, w World) {
 			if _, err := f.Comment(t.Context(), number, fmt.Sprint("comment ", i)); err != nil {
 				t.Error(err)
 			}
-			if err := f.SetStatus(t.Context(), head, forges.Status{Context: fmt.Sprint("context-", i), State: forges.Success}); err != nil {
+			if err := f.SetStatus(t.Context(), head, forges.Status{Context: fmt.Sprint("same-time-", i), State: forges.Success}); err != nil {
 				t.Error(err)
 			}
 			if _, err := f.Changed(t.Context(), time.Time{}); err != nil {
@@ -205,17 +210,17 @@ func atTheSameTime(t *testing.T, w World) {
 		})
 	}
 	wait.Wait()
-	if got := must[[]forges.Comment](t)(f.Comments(t.Context(), number)); len(got) != several {
+	if got := read(t, f, number, before); len(got) != several {
 		t.Errorf("%d of %d comments: %v", len(got), several, bodies(got))
 	}
-	if got := shown(t, f, head); len(got) != several {
+	if got := slices.DeleteFunc(shown(t, f, head), func(s forges.Status) bool { return !strings.HasPrefix(s.Context, "same-time-") }); len(got) != several {
 		t.Errorf("%d of %d statuses: %+v", len(got), several, got)
 	}
 }
 
-func contexts(t *testing.T, w World) {
+func contexts(t *testing.T, w *shared) {
 	f := w.Forge(t)
-	number, _ := w.Open(t, Opening{Author: "ann"})
+	number, _ := w.branch(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := f.PullRequest(ended, number); !errors.Is(err, context.Canceled) || !errors.Is(err, forges.ErrUnavailable) {

@@ -120,7 +120,7 @@ func (g *GitHub) asApp(w http.ResponseWriter, r *http.Request, handler func(http
 
 // checkJWT checks a token as GitHub does: RS256 by the App's key, issued in the past, good for ten minutes at most.
 func (g *GitHub) checkJWT(text string) (*App, error) {
-	unreadable := errors.New("A JSON web token could not be decoded")
+	unreadable := errors.New("a JSON web token could not be decoded")
 	parts := strings.Split(text, ".")
 	if len(parts) != 3 {
 		return nil, unreadable

@@ -79,7 +79,9 @@ func (w *world) Forge(t *testing.T) forges.Forge {
 }
 
 func (w *world) As(t *testing.T, login string, permission forges.Permission) forges.Forge {
-	w.repo.Allow(login, permission)
+	if permission != forges.NoPermission {
+		w.repo.Allow(login, permission)
+	}
 	return w.client(t, w.server.TokenFile(t, login), nil)
 }
 
@@ -96,6 +98,7 @@ func (w *world) PageSize() int                             { return 100 }
 func (w *world) NextSecond(*testing.T)                     { w.clock.Advance(time.Second) }
 func (w *world) AddUser(_ *testing.T, login string)        { w.server.AddUser(login) }
 func (w *world) SetPrivate(*testing.T)                     { w.repo.SetPrivate(true) }
+func (w *world) SetPublic(*testing.T)                      { w.repo.SetPrivate(false) }
 func (w *world) Retitle(_ *testing.T, n int, title string) { w.repo.Retitle(n, title) }
 func (w *world) SetDraft(_ *testing.T, n int, draft bool)  { w.repo.SetDraft(n, draft) }
 func (w *world) Close(_ *testing.T, n int)                 { w.repo.Close(n) }
