@@ -128,7 +128,7 @@ func (l *loop) look(now time.Time) {
 		l.pollSoon(now) // the mirror has to have the new base
 	}
 	l.seq++
-	l.world = newWorld(view, l.p.config.Pods(), now)
+	l.world = newWorld(view, now)
 }
 
 // poll asks the forge what has changed and git where the heads are.

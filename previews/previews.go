@@ -55,8 +55,6 @@ type Config struct {
 	Settle time.Duration
 	// Parallel is how many pull requests are looked at at a time; 0 means 2.
 	Parallel int
-	// Pods is how machines become Pods; nil where they do not.
-	Pods func() plan.Pods
 	// Registry gets the metrics; nil means nobody reads them.
 	Registry prometheus.Registerer
 	// Log gets what happens; nil means nobody reads it.
@@ -82,9 +80,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Parallel == 0 {
 		c.Parallel = 2
-	}
-	if c.Pods == nil {
-		c.Pods = func() plan.Pods { return nil }
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -190,7 +185,7 @@ func (p *Previews) Full(ctx context.Context, number int) (string, error) {
 	p.mu.Lock()
 	pull, known := p.pulls[number]
 	p.mu.Unlock()
-	w := newWorld(p.world.View(), p.config.Pods(), p.config.Clock.Now())
+	w := newWorld(p.world.View(), p.config.Clock.Now())
 	if !known || pull.Base == "" || !w.known() {
 		return "", ErrNoPlan
 	}

@@ -17,7 +17,6 @@ import (
 // world is what pull requests are compared with: what a round of the loop saw, and what the base asks for by itself.
 type world struct {
 	view  *reconciler.View
-	pods  plan.Pods
 	rules *policy.Policy
 	// sides are what is compared for pull requests from here and from forks.
 	sides [2]side
@@ -30,13 +29,13 @@ type side struct {
 }
 
 // newWorld takes what a round saw. The time is that of windows and schedules.
-func newWorld(view *reconciler.View, pods plan.Pods, now time.Time) *world {
-	w := &world{view: view, pods: pods}
+func newWorld(view *reconciler.View, now time.Time) *world {
+	w := &world{view: view}
 	if view.Desired == nil || view.Plan == nil {
 		return w
 	}
 	w.rules = policy.New(view.Desired.Fleet, policy.Options{Now: now})
-	here := view.Observed.For(view.Desired.Fleet, pods)
+	here := view.Observed.For(view.Desired.Fleet, view.Pods)
 	for i, observed := range []plan.Observed{here, ofFleet(here, view.Desired.Fleet.Name)} {
 		w.sides[i] = side{observed: observed, base: sync.OnceValues(func() (*plan.Plan, error) {
 			return w.build(view.Desired, observed, view.Snapshot.Revision)
@@ -71,7 +70,7 @@ func (w *world) fleet() *schemas.Fleet {
 }
 
 func (w *world) build(want *schemas.Desired, have plan.Observed, revision string) (*plan.Plan, error) {
-	return plan.Build(want, have, plan.Options{Revision: revision, Policy: w.rules, Pods: w.pods})
+	return plan.Build(want, have, plan.Options{Revision: revision, Policy: w.rules, Pods: w.view.Pods})
 }
 
 // merger merges revisions; *git.Source is one.

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/previews"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 )
@@ -41,6 +42,24 @@ type Controller interface {
 	Healthy() error
 	Ready() error
 	Registry() *prometheus.Registry
+}
+
+// PullRequests is a Controller that looks after pull requests as well.
+type PullRequests interface {
+	// Pulls returns the open ones by number.
+	Pulls() map[int]previews.Status
+	// Full returns all of the plan of one, as text.
+	Full(ctx context.Context, number int) (string, error)
+	// Problem says why the forge cannot be read; empty when it can.
+	Problem() string
+}
+
+// Pulls is the answer of /api/v1/pulls.
+type Pulls struct {
+	// Pulls are ordered by number.
+	Pulls []previews.Status `json:"pulls"`
+	// Problem says why the forge cannot be read.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Fleet is the answer of /api/v1/fleet.
@@ -91,6 +110,11 @@ func New(controller Controller, hosts ...string) http.Handler {
 	mux.HandleFunc("GET /api/v1/plan", a.plan)
 	mux.HandleFunc("GET /api/v1/events", a.events)
 	mux.HandleFunc("GET "+LivePath, a.live)
+	if pulls, ok := controller.(PullRequests); ok {
+		shown := &pullRequests{pulls}
+		mux.HandleFunc("GET /api/v1/pulls", shown.list)
+		mux.HandleFunc("GET /plans/{number}", shown.plan)
+	}
 	return guard(mux, hosts)
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/previews"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
@@ -304,4 +305,56 @@ func secretStory(t *testing.T, marker, second, broken, happens string) string {
 		}
 	}
 	return ""
+}
+
+// pulling is a controller that looks after pull requests.
+type pulling struct {
+	*reconciler.Reconciler
+	pulls   map[int]previews.Status
+	problem string
+}
+
+func (p pulling) Pulls() map[int]previews.Status { return p.pulls }
+func (p pulling) Problem() string                { return p.problem }
+
+func (p pulling) Full(_ context.Context, number int) (string, error) {
+	switch number {
+	case 7:
+		return "<b>Plan</b>: 1 restart.\n", nil
+	case 8:
+		return "", errors.New("git is away")
+	}
+	return "", previews.ErrNoPlan
+}
+
+// TestPulls shows pull requests where a controller has them, and says nothing of them where it has not.
+func TestPulls(t *testing.T) {
+	w := newWorld(t, map[string]string{"gitvirt.yaml": fleet})
+	if code, body := get(httpapi.New(w.r), "GET", "/api/v1/pulls", "localhost"); code != http.StatusNotFound {
+		t.Errorf("without a forge: %d %s", code, body)
+	}
+	handler := httpapi.New(pulling{w.r, map[int]previews.Status{9: {Number: 9}, 7: {Number: 7, Head: "abc"}}, "the forge is away"})
+	code, body := get(handler, "GET", "/api/v1/pulls", "localhost")
+	var pulls httpapi.Pulls
+	if err := json.Unmarshal([]byte(body), &pulls); err != nil || code != http.StatusOK {
+		t.Fatalf("%d %s: %v", code, body, err)
+	}
+	if len(pulls.Pulls) != 2 || pulls.Pulls[0].Number != 7 || pulls.Pulls[0].Head != "abc" || pulls.Problem != "the forge is away" {
+		t.Errorf("%+v", pulls)
+	}
+	for path, want := range map[string]int{"/plans/7": 200, "/plans/8": 503, "/plans/9": 404, "/plans/x": 404} {
+		if code, body := get(handler, "GET", path, "localhost"); code != want {
+			t.Errorf("%s: %d %s, want %d", path, code, body, want)
+		}
+	}
+	request := httptest.NewRequest("GET", "/plans/7", nil)
+	request.Host = "localhost"
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, request)
+	if kind := recorder.Header().Get("Content-Type"); kind != "text/plain; charset=utf-8" {
+		t.Errorf("a plan is served as %s", kind)
+	}
+	if code, _ := get(handler, "GET", "/plans/7", "evil.example"); code != http.StatusMisdirectedRequest {
+		t.Errorf("another host gets %d", code)
+	}
 }
