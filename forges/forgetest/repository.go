@@ -58,10 +58,10 @@ type commit struct {
 }
 
 type status struct {
-	id                               int64
-	context, state, description, url string
-	creator                          *user
-	created, updated                 time.Time
+	id                                    int64
+	context, state, description, url, ref string
+	creator                               *user
+	created, updated                      time.Time
 }
 
 // Opening is a pull request to be opened. Only Head is needed.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -221,10 +222,23 @@ func (r *roundTripper) judge(method string, got *answer, token string) error {
 		return newStatusError(got, token)
 	case len(got.body) == 0 && (method != http.MethodGet || got.status != http.StatusOK):
 		return nil
-	case !json.Valid(got.body) || string(bytes.TrimSpace(got.body)) == "null":
+	case !sound(got.body):
 		return errors.New("its answer is no JSON, or nothing; is this the forge's address, and nothing before it that asks to log in?")
 	}
 	return nil
+}
+
+// sound tells whether an answer is JSON that holds something. An SDK may trip over a list of nothings.
+func sound(body []byte) bool {
+	body = bytes.TrimSpace(body)
+	if !json.Valid(body) || string(body) == "null" {
+		return false
+	}
+	if body[0] != '[' {
+		return true
+	}
+	var items []json.RawMessage
+	return json.Unmarshal(body, &items) == nil && !slices.ContainsFunc(items, func(item json.RawMessage) bool { return string(item) == "null" })
 }
 
 // remembered returns the answer that was kept for a request.
