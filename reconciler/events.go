@@ -52,6 +52,7 @@ const (
 	PlanApproved          Reason = "PlanApproved"
 	ApprovalFailed        Reason = "ApprovalFailed" // the approvals cannot be read
 	NotificationFailed    Reason = "NotificationFailed"
+	CommitStatusFailed    Reason = "CommitStatusFailed" // what a revision is like cannot be told on the forge or in notes
 	NotificationRecovered Reason = "NotificationRecovered"
 )
 

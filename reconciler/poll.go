@@ -34,6 +34,9 @@ func newPoller(r *Reconciler) *poller {
 func (p *poller) run(ctx context.Context, out chan<- poll) {
 	if source, ok := p.r.source.(LastSource); ok {
 		p.last, _ = source.Last(ctx) // a first start has nothing; the poll tells what is wrong
+		if p.last != nil {
+			p.r.earlier.Store(&p.last.Revision)
+		}
 	}
 	for {
 		result := p.poll(ctx)

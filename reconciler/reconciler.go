@@ -131,6 +131,8 @@ type Reconciler struct {
 
 	view    atomic.Pointer[View]
 	history atomic.Pointer[status.History]
+	// earlier is the revision that an earlier run fetched last; nil for none.
+	earlier atomic.Pointer[string]
 	// busySince is when the loop last stopped waiting, in Unix nanoseconds; 0 while it waits.
 	busySince atomic.Int64
 	// unpublished is since when the status branch is behind, in Unix nanoseconds; 0 when it is not.
@@ -191,6 +193,15 @@ func (r *Reconciler) Nudge() {
 
 // View returns what the last round saw and decided. It is never nil and must not be changed.
 func (r *Reconciler) View() *View { return r.view.Load() }
+
+// Earlier returns the revision that was fetched last before this process, as far as that is known; "" when it is not. It is known when View has a
+// Plan.
+func (r *Reconciler) Earlier() string {
+	if revision := r.earlier.Load(); revision != nil {
+		return *revision
+	}
+	return ""
+}
 
 // VMs returns the status of every machine of the fleet, ordered by address.
 func (r *Reconciler) VMs() []status.VM {

@@ -16,7 +16,6 @@ import (
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/apply/host"
 	"github.com/gitvirt/gitvirt/nodeagent/api"
-	"github.com/gitvirt/gitvirt/notify"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
@@ -40,6 +39,7 @@ type runFlags struct {
 	listen     string
 	noStatus   bool
 	notify     notifyFlags
+	forge      forgeFlags
 	json       bool
 	debug      bool
 }
@@ -80,6 +80,7 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 	flags.StringVar(&f.listen, "listen", httpapi.DefaultAddress, "address of the read-only API; keep it on loopback")
 	flags.BoolVar(&f.noStatus, "no-status", false, "write no status branch")
 	f.notify.add(flags)
+	f.forge.add(flags)
 	flags.BoolVar(&f.json, "log-json", false, "log JSON lines")
 	flags.BoolVar(&f.debug, "debug", false, "log more")
 	return command
@@ -125,6 +126,10 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
+	forge, err := f.forge.open(&f.source)
+	if err != nil {
+		return err
+	}
 	source, statusBranch, closeSource, err := c.openSource(f)
 	if err != nil {
 		return err
@@ -141,7 +146,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	notifier, err := notify.New(loop, endpoints, notify.Config{Registerer: loop.Registry()})
+	reporters, err := f.reporters(loop, endpoints, forge)
 	if err != nil {
 		return err
 	}
@@ -159,7 +164,9 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 		group.Go(func() error { return work(ctx, loop) })
 	}
 	group.Go(func() error { return loop.Run(ctx) })
-	group.Go(func() error { return notifier.Run(ctx) })
+	for _, report := range reporters {
+		group.Go(func() error { return report(ctx) })
+	}
 	group.Go(func() error { return httpapi.Serve(ctx, listener, loop) })
 	return group.Wait()
 }
