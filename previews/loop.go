@@ -24,6 +24,9 @@ const (
 	restShare = 3
 	// lately is how long ago a pull request may have been closed while no controller looked, for its comment to be put right.
 	lately = 24 * time.Hour
+	// mergeGrace is how long after the base moved the forge is asked, before anything is planned on the new base: a forge moves the branch
+	// first, and then says that the pull request is merged, for which nothing is planned any more.
+	mergeGrace = 2 * time.Second
 	// mostQuiet bounds for how long a forge is believed that it wants no requests.
 	mostQuiet = 15 * time.Minute
 )
@@ -64,6 +67,8 @@ type loop struct {
 	since    time.Time
 	nextPoll time.Time
 	backoff  backoff.Backoff
+	// based is when the base was seen to move, polled when the last poll began that succeeded.
+	based, polled time.Time
 	// quiet is until when the forge wants no requests, rest until when nothing is looked at only because the world moved.
 	quiet, rest time.Time
 
@@ -110,10 +115,10 @@ func (p *Previews) Run(ctx context.Context) error {
 	return nil
 }
 
-// pollSoon polls now, unless the forge wants to be left alone.
-func (l *loop) pollSoon(now time.Time) {
-	l.nextPoll = now
-	if now.Before(l.quiet) {
+// pollSoon polls at a time that is now or soon, unless the forge wants to be left alone.
+func (l *loop) pollSoon(at time.Time) {
+	l.nextPoll = at
+	if at.Before(l.quiet) {
 		l.nextPoll = l.quiet
 	}
 }
@@ -125,7 +130,8 @@ func (l *loop) look(now time.Time) {
 		return
 	}
 	if l.world != nil && l.world.view.Revision() != view.Revision() && l.world.view.Revision() != "" {
-		l.pollSoon(now) // the mirror has to have the new base
+		l.based = now
+		l.pollSoon(now.Add(mergeGrace)) // also because the mirror has to have the new base
 	}
 	l.seq++
 	l.world = newWorld(view, now)
@@ -135,6 +141,7 @@ func (l *loop) look(now time.Time) {
 func (l *loop) poll(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	began := l.p.config.Clock.Now()
 	err := l.changed(asking)
 	if err == nil {
 		err = l.fetch(asking)
@@ -145,9 +152,13 @@ func (l *loop) poll(ctx context.Context) {
 	l.p.metrics.polled(err)
 	now := l.p.config.Clock.Now()
 	if err == nil {
+		l.polled = began
 		l.backoff.Reset()
 		// A tenth, by chance, so that many controllers do not poll in step.
 		l.nextPoll = now.Add(time.Duration(float64(l.p.config.Interval) * (1 - 0.1*l.p.config.Rand())))
+		if grace := l.based.Add(mergeGrace); began.Before(grace) && grace.Before(l.nextPoll) {
+			l.nextPoll = grace
+		}
 		l.tell("")
 		return
 	}
@@ -313,7 +324,7 @@ func (l *loop) what(one *pull, now time.Time) (what kind, quick bool) {
 			return awaits, true
 		}
 		return nothing, false
-	case !one.fetched:
+	case !one.fetched, !l.based.IsZero() && l.polled.Before(l.based.Add(mergeGrace)):
 		return nothing, false
 	case one.head != one.Head:
 		return plans, true
