@@ -19,7 +19,7 @@ packages=(
   # building the test guest
   busybox-static kmod cpio syslinux mtools qemu-guest-agent
   # real peers of the tests and the demo
-  git openssh-server openssh-client docker-registry ca-certificates
+  git gnupg openssh-server openssh-client docker-registry ca-certificates
   # building container images
   mmdebstrap
   # checks: libvirt's RELAX NG schemas, the shell scripts, generated code

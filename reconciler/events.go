@@ -25,6 +25,7 @@ type Reason string
 const (
 	RevisionFetched       Reason = "RevisionFetched"
 	RevisionRestored      Reason = "RevisionRestored" // git cannot be reached at start; the last fetched revision is used
+	RevisionRefused       Reason = "RevisionRefused"  // nobody whose signature counts has signed it
 	HistoryRewritten      Reason = "HistoryRewritten"
 	PollFailed            Reason = "PollFailed"
 	PollRecovered         Reason = "PollRecovered"

@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -36,6 +37,8 @@ type loop struct {
 	desired   *schemas.Desired
 	problems  map[schemas.Address]string
 	pollError string
+	// refused says why the head of the branch is not taken; empty when it is.
+	refused string
 	// approvals are those of the status branch, accounts what was done at this revision.
 	approvals []status.Approval
 	accounts  *accounting
@@ -116,28 +119,37 @@ func (l *loop) due() time.Time {
 // polled takes what the source said.
 func (l *loop) polled(p poll) {
 	l.r.metrics.polled(p)
-	problem := ""
+	problem, refused := "", ""
 	switch {
+	case errors.Is(p.err, sources.ErrUntrusted):
+		if refused = problemOf(p.err); refused != l.refused {
+			l.r.event(Warning, RevisionRefused, schemas.Address{}, "", "not applied: "+refused)
+		}
 	case p.err != nil:
 		problem = problemOf(p.err)
 		l.r.event(Warning, PollFailed, schemas.Address{}, "", problem)
 	case l.pollError != "":
 		l.r.event(Normal, PollRecovered, schemas.Address{}, "", "the source can be read again")
 	}
-	if problem != l.pollError {
-		l.pollError, l.dirty = problem, true
+	if p.err != nil && refused == "" {
+		refused = l.refused // nobody knows better
+	}
+	if problem != l.pollError || refused != l.refused {
+		l.pollError, l.refused, l.dirty = problem, refused, true
 	}
 	if p.snapshot == nil || p.snapshot == l.snapshot {
 		return
 	}
-	l.fetched(p.snapshot, p.err != nil)
+	l.fetched(p.snapshot, p.err)
 }
 
-// fetched takes a new revision.
-func (l *loop) fetched(snapshot *sources.Snapshot, restored bool) {
+// fetched takes a new revision; with an error it is that of an earlier run.
+func (l *loop) fetched(snapshot *sources.Snapshot, err error) {
 	revision := snapshot.Revision
 	switch {
-	case restored:
+	case errors.Is(err, sources.ErrUntrusted):
+		l.r.event(Warning, RevisionRestored, schemas.Address{}, revision, "going by the revision that was trusted last, "+short(revision))
+	case err != nil:
 		l.r.event(Warning, RevisionRestored, schemas.Address{}, revision, "git cannot be read; going by the revision that was fetched last, "+short(revision))
 	case l.snapshot == nil || l.snapshot.Revision != revision:
 		text := "fetched revision " + short(revision)
@@ -338,7 +350,7 @@ func (l *loop) publish(now time.Time) {
 	observed := l.observed
 	observed.Domains = l.known
 	view := &View{
-		Time: now, Snapshot: l.snapshot, Desired: l.desired, Observed: observed, Plan: l.plan, Pods: l.pods(), PollError: l.pollError,
+		Time: now, Snapshot: l.snapshot, Desired: l.desired, Observed: observed, Plan: l.plan, Pods: l.pods(), PollError: l.pollError, Refused: l.refused,
 		problems: l.problems,
 	}
 	view.attempts = l.pacing.notReady()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/apply"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/sources"
 )
 
 // metrics are what Prometheus reads. Counters are kept as things happen; states are derived from the View when they are
@@ -30,7 +31,7 @@ func newMetrics(r *Reconciler) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		polls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gitvirt_poll_total", Help: "Polls of the source, by result (ok, error).",
+			Name: "gitvirt_poll_total", Help: "Polls of the source, by result (ok, refused, error).",
 		}, []string{"result"}),
 		pollSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gitvirt_poll_duration_seconds", Help: "How long polls of the source took.",
@@ -67,11 +68,15 @@ func newMetrics(r *Reconciler) *metrics {
 
 func (m *metrics) polled(p poll) {
 	m.pollSeconds.Observe(p.took.Seconds())
-	if p.err != nil {
+	switch {
+	case errors.Is(p.err, sources.ErrUntrusted):
+		m.polls.WithLabelValues("refused").Inc()
+	case p.err != nil:
 		m.polls.WithLabelValues("error").Inc()
 		return
+	default:
+		m.polls.WithLabelValues("ok").Inc()
 	}
-	m.polls.WithLabelValues("ok").Inc()
 	m.lastPoll.SetToCurrentTime()
 }
 
@@ -103,6 +108,7 @@ var (
 	vmSynced     = prometheus.NewDesc("gitvirt_vm_synced", "1 when a VM is as git wants it, 0 when not; absent when unknown.", []string{"namespace", "name"}, nil)
 	planSteps    = prometheus.NewDesc("gitvirt_plan_steps", "Steps of the current plan, by action; blocked steps count as blocked only.", []string{"action"}, nil)
 	revisionInfo = prometheus.NewDesc("gitvirt_revision_info", "1 for the revision that is wanted.", []string{"fleet", "revision"}, nil)
+	refusedHead  = prometheus.NewDesc("gitvirt_revision_refused", "1 when the head of the branch is not applied because it is not trusted.", nil, nil)
 	statusLag    = prometheus.NewDesc("gitvirt_status_lag_seconds", "For how long the status branch has been behind; 0 when it is not.", nil, nil)
 	hostKnown    = prometheus.NewDesc("gitvirt_host_known", "1 when the host can be read.", nil, nil)
 	brokenFiles  = prometheus.NewDesc("gitvirt_manifest_errors", "Mistakes in the manifests of the wanted revision.", nil, nil)
@@ -110,7 +116,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{vmState, vmSynced, planSteps, revisionInfo, statusLag, hostKnown, brokenFiles} {
+	for _, desc := range []*prometheus.Desc{vmState, vmSynced, planSteps, revisionInfo, refusedHead, statusLag, hostKnown, brokenFiles} {
 		out <- desc
 	}
 }
@@ -126,6 +132,7 @@ func (c *viewCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(statusLag, lag)
 	view := c.r.View()
+	gauge(refusedHead, truth(view.Refused != ""))
 	if view.Plan == nil {
 		return
 	}

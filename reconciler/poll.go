@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gitvirt/gitvirt/backoff"
@@ -84,7 +85,7 @@ func (p *poller) poll(ctx context.Context) poll {
 // wait returns how long to wait before the next poll.
 func (p *poller) wait(err error) time.Duration {
 	interval := p.interval()
-	if err != nil {
+	if err != nil && !errors.Is(err, sources.ErrUntrusted) { // which was read, and waits for another push
 		p.backoff.Max = max(time.Minute, interval)
 		return p.backoff.Next()
 	}

@@ -208,7 +208,7 @@ func (p *publisher) fleet(ctx context.Context, view *View) *status.Fleet {
 		cancel()
 	}
 	fleet := &status.Fleet{
-		Name: view.Plan.Fleet, Revision: view.Revision(), VMs: p.remember(view), Unknown: view.Plan.Unknown,
+		Name: view.Plan.Fleet, Revision: view.Revision(), VMs: p.remember(view), Unknown: view.Plan.Unknown, Refused: view.Refused,
 		Broken: view.Desired.Diagnostics, Unmet: p.r.config.Unmet(view.Desired.Fleet), KeptDisks: p.kept,
 	}
 	if approvable(view.Plan) {

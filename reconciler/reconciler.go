@@ -241,6 +241,8 @@ func (r *Reconciler) Healthy() error {
 func (r *Reconciler) Ready() error {
 	view := r.View()
 	switch {
+	case view.Snapshot == nil && view.Refused != "":
+		return errors.New("no revision is trusted: " + view.Refused)
 	case view.Snapshot == nil && view.PollError != "":
 		return errors.New("git is not known yet: " + view.PollError)
 	case view.Snapshot == nil:

@@ -247,6 +247,8 @@ func (s *story) git(args []string) error {
 		s.repo.Fail(&sources.Error{Kind: sources.ErrUnreadable, Source: "fake", Op: "polling", Err: errors.New("connection refused")})
 	case "empty":
 		s.repo.Fail(&sources.Error{Kind: sources.ErrEmpty, Source: "fake", Op: "polling"})
+	case "unsigned":
+		s.repo.Fail(&sources.Error{Kind: sources.ErrUntrusted, Source: "fake", Op: "judging main", Err: errors.New("commit 0123456789ab is not signed"), Fix: "sign it"})
 	case "hangs":
 		s.repo.Hang(true)
 	case "fetched":

@@ -25,6 +25,8 @@ type View struct {
 	Pods plan.Pods
 	// PollError says why the last poll failed; empty when it did not.
 	PollError string
+	// Refused says why the head of the branch is not applied, and by whom it is; empty when it is.
+	Refused string
 
 	attempts map[key]status.Attempt
 	problems map[schemas.Address]string

@@ -212,11 +212,14 @@ func (c *checker) rollout(path []any, r *Rollout) {
 }
 
 // policyInDoubt reports whether a mistake was told that may be one of the policy: of anything but the other known fields.
-func (c *checker) policyInDoubt() bool {
+func (c *checker) policyInDoubt() bool { return c.inDoubt("spec.trust") }
+
+// inDoubt reports whether a mistake was told of anything but the known fields of a Fleet, to which others are added.
+func (c *checker) inDoubt(others ...string) bool {
 	for this := range c.told {
 		path := strings.TrimPrefix(this.path, c.prefix)
 		known := false
-		for _, other := range []string{"metadata", "kind", "spec.platform", "spec.drift", "spec.status", "spec.interval", "spec.permittedHostDevices", "spec.notifications"} {
+		for _, other := range append(others, "metadata", "kind", "spec.platform", "spec.drift", "spec.status", "spec.interval", "spec.permittedHostDevices", "spec.notifications") {
 			known = known || isWithin(path, other)
 		}
 		if !known {

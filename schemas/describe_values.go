@@ -257,6 +257,9 @@ func fleetRules() map[fieldKey]fieldRule {
 		of[Receiver]("name"):                   {required: true, doc: "What the controller's --notification-url-file and --notification-secret-file name it."},
 		of[Receiver]("kind"):                   {required: true, values: []string{string(ReceiverSlack), string(ReceiverHTTP)}, doc: "What it understands: slack is an incoming webhook as Slack and Mattermost have it, http gets events as JSON."},
 		of[Receiver]("filter"):                 {fallback: DefaultFilter, doc: "Which events it gets, in CEL (https://cel.dev). event has type (Normal, Warning), reason, namespace, name, message, revision, fleet (texts) and count (how often it has happened)."},
+		of[FleetSpec]("trust"):                 {doc: "Whose commits are applied. A commit that changes this is judged by what held before it; the controller needs keys of its own (--trusted-keys)."},
+		of[FleetTrust]("signatures"):           {values: []string{string(SignaturesHead), string(SignaturesAll)}, fallback: string(SignaturesHead), doc: "Which commits have to be signed: head is the one that is applied, all is every commit since the last one that was trusted."},
+		of[FleetTrust]("keys"):                 {doc: "Public keys whose signatures count, besides those that the controller was given: armored PGP keys, and lines of OpenSSH's allowed_signers or authorized_keys."},
 		of[FleetStatus]("branch"):              {doc: "The branch that holds the status.", fallback: DefaultStatusBranch},
 		of[FleetStatus]("enabled"):             {doc: "Whether status is written back to git.", fallback: "true"},
 	}

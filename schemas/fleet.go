@@ -61,6 +61,8 @@ type FleetSpec struct {
 	PermittedHostDevices *kubevirtv1.PermittedHostDevices `json:"permittedHostDevices,omitempty"`
 	// Kubernetes is what machines may have on that platform; nil is the least.
 	Kubernetes *FleetKubernetes `json:"kubernetes,omitempty"`
+	// Trust is whose commits are applied; nil leaves it to the controller.
+	Trust *FleetTrust `json:"trust,omitempty"`
 	// Policy is what happens by itself, and when.
 	Policy Policy `json:"policy,omitempty,omitzero"`
 	// PullRequests says for which pull requests plans are made.
@@ -161,6 +163,9 @@ func (f *Fleet) setDefaults() {
 		enabled := true
 		f.Spec.Status.Enabled = &enabled
 	}
+	if f.Spec.Trust != nil && f.Spec.Trust.Signatures == "" {
+		f.Spec.Trust.Signatures = SignaturesHead
+	}
 	f.Spec.Policy.setDefaults()
 	setReceiverDefaults(f.Spec.Notifications)
 }
@@ -208,6 +213,7 @@ func readFleet(d *document, h *header) {
 	}
 	c.permittedDevices(spec.PermittedHostDevices)
 	c.kubernetes(spec.Kubernetes)
+	c.trust(spec.Trust)
 	c.policy(&spec.Policy)
 	spec.Notifications = c.notifications(spec.Notifications)
 	if d.broke { // what is wrong counts as not said
@@ -227,6 +233,9 @@ func readFleet(d *document, h *header) {
 			spec.Kubernetes.Emulation = EmulationNever // the careful choice
 		}
 		spec.Drift = DriftReport
+		if c.trustInDoubt() {
+			spec.Trust = &FleetTrust{Doubt: true}
+		}
 		if c.policyInDoubt() {
 			spec.Policy.Doubt = fmt.Sprintf("the Fleet at %s has mistakes", fleet.Position.Short())
 		}

@@ -3,7 +3,7 @@
 //
 // It decides which files are manifests and what happens to those that cannot be read. It does not interpret them
 // (package schemas does), does not log and does not decide what follows from a failure; the kind of the error says
-// that: see ErrUnreadable, ErrEmpty, ErrAuth and ErrLimit. Whatever the kind, no snapshot means "unknown", never
+// that: see ErrUnreadable, ErrEmpty, ErrAuth, ErrLimit and ErrUntrusted. Whatever the kind, no snapshot means "unknown", never
 // "nothing is wanted".
 //
 // # Which files are read
@@ -90,11 +90,14 @@ var (
 	ErrAuth = errors.New("source denies access")
 	// ErrLimit says that this revision exceeds Limits. Another revision has to come; retrying is useless.
 	ErrLimit = errors.New("source exceeds a limit")
+	// ErrUntrusted says that the branch has a revision that nobody whose signature counts has signed. What was trusted
+	// before stays what is wanted; another revision has to come.
+	ErrUntrusted = errors.New("source has a revision that is not trusted")
 )
 
 // Error is a failure of a source: its kind, what was being done, the cause, and what to do about it.
 type Error struct {
-	// Kind is ErrUnreadable, ErrEmpty, ErrAuth or ErrLimit.
+	// Kind is ErrUnreadable, ErrEmpty, ErrAuth, ErrLimit or ErrUntrusted.
 	Kind error
 	// Source names the repository or directory, without credentials.
 	Source string

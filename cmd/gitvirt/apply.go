@@ -50,6 +50,7 @@ Exit codes: 0 every step was carried out (also before), 1 an error, a failed ste
 		},
 	}
 	f.source.add(command)
+	f.source.trust.add(command)
 	f.agent.add(command)
 	f.kube.add(command)
 	flags := command.Flags()
@@ -71,6 +72,9 @@ func (c *cli) apply(ctx context.Context, f *planFlags, o *applyOptions) error {
 		return err
 	}
 	defer platform.close()
+	if f.source.refused {
+		return errors.New(f.source.untrusted)
+	}
 	if err := c.begin(p, o); err != nil {
 		return err
 	}

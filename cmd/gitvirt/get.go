@@ -67,6 +67,9 @@ func (f *serverFlags) fetch(ctx context.Context, path string, into any) error {
 
 // fleetAnswer is what /api/v1/fleet says.
 type fleetAnswer struct {
+	// Refused says why the head of the branch is not applied.
+	Refused string `json:"refused"`
+
 	VMs []status.VM `json:"vms"`
 }
 
@@ -115,6 +118,9 @@ func (c *cli) get(ctx context.Context, server *serverFlags, names []string, name
 	}
 	if output == "json" || output == "yaml" {
 		return c.print(vms, output)
+	}
+	if fleet.Refused != "" {
+		fmt.Fprintf(c.stderr, "A revision is not applied: %s\n", status.OneLine(fleet.Refused))
 	}
 	rows := [][]string{{"NAMESPACE", "NAME", "PHASE", "READY", "ADDRESSES", "REVISION", "MESSAGE"}}
 	if output == "wide" {

@@ -102,6 +102,7 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
 		},
 	}
 	f.source.add(command)
+	f.source.trust.add(command)
 	f.agent.add(command)
 	f.kube.add(command)
 	flags := command.Flags()
@@ -189,6 +190,9 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		return nil, nil, err
 	}
 	p.Notes = append(p.Notes, notes...)
+	if f.source.untrusted != "" {
+		p.Notes = append(p.Notes, f.source.untrusted)
+	}
 	return &hostPlan{p, observed.Node, origin, desired, observed, rules, account}, platform, nil
 }
 
@@ -214,6 +218,7 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 	if err != nil {
 		return nil, err
 	}
+	untrusted := f.source.untrusted // of what is planned, not of what it is compared with
 	from, before, err := c.read(ctx, &f.source, f.from)
 	if err != nil {
 		return nil, err
@@ -225,5 +230,11 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 		options.Pods = kubernetes.InPods{}
 	}
 	p, err := plan.Build(desired, observed, options)
-	return &hostPlan{Plan: p, node: "revision " + f.from}, err
+	if err != nil {
+		return nil, err
+	}
+	if untrusted != "" {
+		p.Notes = append(p.Notes, untrusted)
+	}
+	return &hostPlan{Plan: p, node: "revision " + f.from}, nil
 }

@@ -172,6 +172,9 @@ func (c *cli) applyFile(ctx context.Context, f *planFlags, file *plan.File, o *a
 		return err
 	}
 	defer platform.close()
+	if f.source.refused {
+		return errors.New(f.source.untrusted)
+	}
 	if now.origin.Revision != file.Source.Revision {
 		return fmt.Errorf("the plan is stale: %s has changed since it was saved; nothing was carried out, save a new plan", plan.Inert(file.Source.String()))
 	}

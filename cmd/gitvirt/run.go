@@ -70,6 +70,7 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 		},
 	}
 	f.source.add(command)
+	f.source.trust.add(command)
 	f.agent.add(command)
 	f.kube.add(command)
 	flags := command.Flags()
@@ -215,7 +216,11 @@ func (c *cli) openSource(f *runFlags) (reconciler.Source, func(branch string) re
 		source, err := directory.Open(f.source.dir, f.source.config.Limits)
 		return source, nil, func() {}, err
 	}
-	source, err := c.openGit(&f.source, filepath.Join(f.agent.stateDir, "git"))
+	judge, err := f.source.trust.judge()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	source, err := c.openGit(&f.source, filepath.Join(f.agent.stateDir, "git"), git.WithTrust(judge))
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,6 +44,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 //	sparse FILE BYTES            make a file of this size that takes no space
 //	controller FOLDER            answer as the controller's API: /api/v1/fleet is FOLDER/fleet.json, and so on
 //	agent start|stop             answer on $SOCKET as the agent of a host
+//	until PATTERN PROGRAM ARGS...  run a program again and again until one of its lines matches
 //	happens WHAT [DOMAIN]        what is done behind gitvirt's back: crash, undefine, define (a file), start, edit, down
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -51,7 +53,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:      *update,
 		RequireUniqueNames: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "commit": commit, "says": says, "sparse": sparse, "controller": controller, "agent": agent, "happens": happens,
+			"exits": exits, "commit": commit, "says": says, "sparse": sparse, "controller": controller, "agent": agent, "happens": happens, "until": until,
 		},
 	})
 }
@@ -70,6 +72,10 @@ func setUp(env *testscript.Env) error {
 		return err
 	}
 	env.Defer(func() { _ = os.RemoveAll(socket) })
+	listen, err := freePort()
+	if err != nil {
+		return err
+	}
 	program, err := exec.LookPath("gitvirt") // this test binary, see TestMain
 	if err != nil {
 		return err
@@ -83,6 +89,7 @@ func setUp(env *testscript.Env) error {
 		{"TZ", "UTC"},
 		{"TERM", "xterm"},
 		{"GORACE", "atexit_sleep_ms=0"}, // with -race each of hundreds of commands would sleep for a second when it ends
+		{"LISTEN", listen},
 		{"SOCKET", filepath.Join(socket, "agent.sock")},
 		{"GIT_CONFIG_GLOBAL", os.DevNull},
 		{"GIT_CONFIG_NOSYSTEM", "1"},
@@ -120,6 +127,20 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if code != want {
 		ts.Fatalf("exit code %d, want %d", code, want)
 	}
+}
+
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	arguments(ts, neg, args, 2, "until PATTERN PROGRAM ARGS...")
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	said := ""
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		_ = ts.Exec(args[1], args[2:]...) // it may be too early for it to succeed
+		if said = ts.ReadFile("stdout") + ts.ReadFile("stderr"); pattern.MatchString(said) {
+			return
+		}
+	}
+	ts.Fatalf("%q never came; the last that was said:\n%s", args[0], said)
 }
 
 func commit(ts *testscript.TestScript, neg bool, args []string) {

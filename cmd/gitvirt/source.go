@@ -26,6 +26,10 @@ type sourceFlags struct {
 	// base is the folder that the names of files are relative to; empty is where we are.
 	base   string
 	config git.Config
+	trust  trustFlags
+	// untrusted says what is doubtful about the signature of what was read; refused that a controller would not apply it.
+	untrusted string
+	refused   bool
 }
 
 func (f *sourceFlags) add(command *cobra.Command) {
@@ -73,6 +77,9 @@ func (f *sourceFlags) argument(args []string) error {
 	if f.dir != "" && f.config.URL != "" {
 		return errors.New("--dir and --git exclude each other")
 	}
+	if f.dir != "" && len(f.trust.keys) > 0 {
+		return errors.New("--trusted-keys are for the commits of a repository, and a directory has none; name it with --git")
+	}
 	if f.dir == "" && f.config.URL == "" {
 		return errors.New("name a source: a directory of manifests, or --git URL")
 	}
@@ -92,7 +99,7 @@ func isRepository(argument string) bool {
 }
 
 // openGit opens the repository with its mirror below dir.
-func (c *cli) openGit(f *sourceFlags, dir string) (*git.Source, error) {
+func (c *cli) openGit(f *sourceFlags, dir string, options ...git.Option) (*git.Source, error) {
 	f.config.Dir = dir
 	for variable, name := range map[string]*string{
 		"GITVIRT_GIT_TOKEN": &f.config.Auth.TokenEnv, "GITVIRT_GIT_PASSWORD": &f.config.Auth.PasswordEnv,
@@ -102,7 +109,7 @@ func (c *cli) openGit(f *sourceFlags, dir string) (*git.Source, error) {
 			*name = variable
 		}
 	}
-	source, err := git.Open(f.config, git.WithGetenv(c.getenv))
+	source, err := git.Open(f.config, append(options, git.WithGetenv(c.getenv))...)
 	if err != nil {
 		return nil, fmt.Errorf("opening the repository: %w", err)
 	}
@@ -141,15 +148,24 @@ func (c *cli) snapshot(ctx context.Context, f *sourceFlags, rev string) (*source
 	if f.dir != "" {
 		return readDirectory(ctx, f, rev)
 	}
+	judge, err := f.trust.judge()
+	if err != nil {
+		return nil, err
+	}
 	source, err := c.openGit(f, c.cacheDir())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = source.Close() }()
+	read := source.Poll
 	if rev != "" {
-		return source.At(ctx, rev)
+		read = func(ctx context.Context) (*sources.Snapshot, error) { return source.At(ctx, rev) }
 	}
-	return source.Poll(ctx)
+	snapshot, err := read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot, f.vouch(ctx, judge, source, snapshot)
 }
 
 func readDirectory(ctx context.Context, f *sourceFlags, rev string) (*sources.Snapshot, error) {

@@ -97,6 +97,7 @@ func (c *cli) facts(ctx context.Context, f *planFlags, server *serverFlags, name
 	if !ok {
 		return facts, unknownVM(name, known)
 	}
+	facts.Refused = fleet.Refused
 	if unreachable != nil {
 		facts.NoController = "none answers at " + server.server
 	}
@@ -119,5 +120,5 @@ func factsOfController(ctx context.Context, server *serverFlags, fleet *httpapi.
 	if err := server.fetch(ctx, "/api/v1/vms/"+url.PathEscape(address.Namespace)+"/"+url.PathEscape(address.Name), &vm); err != nil {
 		return why.Facts{}, err
 	}
-	return why.Facts{VM: vm.VM, Step: vm.Step, PlanID: fleet.PlanID, Revision: fleet.Revision, PollError: fleet.PollError}, nil
+	return why.Facts{VM: vm.VM, Step: vm.Step, PlanID: fleet.PlanID, Revision: fleet.Revision, PollError: fleet.PollError, Refused: fleet.Refused}, nil
 }

@@ -73,6 +73,8 @@ type Fleet struct {
 	// Unknown says why the host cannot be read, PollError why git cannot.
 	Unknown   string `json:"unknown,omitempty"`
 	PollError string `json:"poll_error,omitempty"`
+	// Refused says why the head of the branch is not applied, and what to do.
+	Refused string `json:"refused,omitempty"`
 	// PlanID is the plan that /api/v1/plan shows.
 	PlanID string      `json:"plan_id"`
 	VMs    []status.VM `json:"vms"`
@@ -219,7 +221,7 @@ func (a *api) fleet(w http.ResponseWriter, _ *http.Request) {
 	}
 	out := Fleet{
 		Fleet: view.Plan.Fleet, Revision: view.Plan.Revision, Subject: view.Snapshot.Subject, Author: view.Snapshot.Author,
-		Node: view.Observed.Node, Unknown: view.Plan.Unknown, PollError: view.PollError, PlanID: view.Plan.ID, VMs: a.controller.VMs(),
+		Node: view.Observed.Node, Unknown: view.Plan.Unknown, PollError: view.PollError, Refused: view.Refused, PlanID: view.Plan.ID, VMs: a.controller.VMs(),
 	}
 	if out.VMs == nil {
 		out.VMs = []status.VM{}

@@ -50,8 +50,8 @@ type Fleet struct {
 	Revision string
 	// VMs are ordered by address, with their times (History.Merge).
 	VMs []VM
-	// Unknown says why the host cannot be read.
-	Unknown string
+	// Unknown says why the host cannot be read, Refused why the head of the branch is not applied.
+	Unknown, Refused string
 	// Broken are the mistakes in the files, ordered.
 	Broken schemas.Diagnostics
 	// Unmet says what of the Fleet the controller cannot carry out as it was started.

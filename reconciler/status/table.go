@@ -13,6 +13,8 @@ const (
 	maxRows   = 1000
 	maxErrors = 100
 	maxCell   = 300
+	// maxRefusal is longer: it names a commit, a person and a key, and says what to do.
+	maxRefusal = 1000
 )
 
 // table is README.md.
@@ -30,6 +32,9 @@ func (f *Fleet) table() []byte {
 		b.WriteString("No VM.\n")
 	} else {
 		fmt.Fprintf(&b, "%d VM%s: %s. In sync: %d of %d.\n", len(f.VMs), s(len(f.VMs)), f.counts(), synced, len(f.VMs))
+	}
+	if f.Refused != "" {
+		fmt.Fprintf(&b, "\n**A revision is not applied:** %s.\n", escapes.Replace(cut(OneLine(f.Refused), maxRefusal)))
 	}
 	if f.Unknown != "" {
 		fmt.Fprintf(&b, "\n**The host cannot be read:** %s. Nothing is changed meanwhile; the table shows what was known last.\n", markdown(f.Unknown))

@@ -23,6 +23,8 @@ type Facts struct {
 	Revision string
 	// PollError says why the controller cannot read git.
 	PollError string
+	// Refused says why it does not apply what git has.
+	Refused string
 	// NoController says that nobody carries anything out by itself, and why that is believed.
 	NoController string
 }
@@ -34,6 +36,7 @@ type Kind string
 const (
 	HostUnknown  Kind = "host-unknown"
 	GitUnknown   Kind = "git-unknown"
+	NotTrusted   Kind = "not-trusted"
 	Manifest     Kind = "manifest"
 	HeldBack     Kind = "held"
 	Blocked      Kind = "blocked"
@@ -87,7 +90,7 @@ func Of(f Facts) Answer {
 		a.Causes = append(a.Causes, Cause{Kind: kind, Text: fmt.Sprintf(format, args...), Until: until, Command: command})
 	}
 	unread(&f, add)
-	held := standsInTheWay(&f, add)
+	held := standsInTheWay(&f, add) || f.Refused != ""
 	if f.Step != nil {
 		held = waits(&f, add) || held
 	}
@@ -113,6 +116,9 @@ func name(a schemas.Address) string { return a.Namespace + "/" + a.Name }
 func unread(f *Facts, add adder) {
 	if synced := f.VM.Condition(status.ConditionSynced); synced.Reason == "HostUnknown" {
 		add(HostUnknown, time.Time{}, "gitvirt doctor", "the host cannot be read, so nobody can tell: %s", synced.Message)
+	}
+	if f.Refused != "" {
+		add(NotTrusted, time.Time{}, "", "what git has is not applied: %s", f.Refused)
 	}
 	if f.PollError != "" {
 		add(GitUnknown, time.Time{}, "", "the controller cannot read git and goes by what it fetched last: %s", f.PollError)

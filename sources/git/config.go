@@ -14,6 +14,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
+	"github.com/gitvirt/gitvirt/sources/trust"
 )
 
 // Config says where a repository is and how to reach it.
@@ -69,6 +70,7 @@ type options struct {
 	parse  ParseFunc
 	getenv func(string) string
 	now    func() time.Time
+	judge  *trust.Judge
 }
 
 // WithParse replaces schemas.Parse.
@@ -77,7 +79,7 @@ func WithParse(parse ParseFunc) Option { return func(o *options) { o.parse = par
 // WithGetenv replaces os.Getenv, for credentials that come from the environment.
 func WithGetenv(getenv func(string) string) Option { return func(o *options) { o.getenv = getenv } }
 
-// WithNow replaces time.Now, for the times of status commits.
+// WithNow replaces time.Now, for the times of status commits and for what is looked at again later.
 func WithNow(now func() time.Time) Option { return func(o *options) { o.now = now } }
 
 func newOptions(opts []Option) options {

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/storer"
 
+	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
 	"github.com/gitvirt/gitvirt/sources/internal/walk"
+	"github.com/gitvirt/gitvirt/sources/trust"
 )
 
 // errNoBranch says that the branch is not there.
@@ -24,6 +27,9 @@ type Source struct {
 	*connector
 	parse  ParseFunc
 	mirror *mirror
+	// judge says which revisions may be applied; nil takes all.
+	judge *trust.Judge
+	now   func() time.Time
 
 	mu      sync.Mutex
 	current *sources.Snapshot
@@ -36,13 +42,20 @@ type Source struct {
 	// refused are heads that cannot be fetched, and damaged says that the mirror has to be fetched anew; both are for Heads.
 	refused map[plumbing.Hash]error
 	damaged bool
+	// standing is what was trusted last.
+	standing trust.Standing
 }
 
-// stuck is a revision that exceeds a limit: it does so each time, so it is read only once.
+// stuck is a revision that exceeds a limit or is not trusted: it is so each time, so it is read only once. A signature that
+// is too young, by a clock that is ahead, may count later: it is looked at again.
 type stuck struct {
-	hash plumbing.Hash
-	err  error
+	hash  plumbing.Hash
+	err   error
+	until time.Time
 }
+
+// again is when what is not trusted is looked at once more.
+const again = time.Minute
 
 // Open checks the configuration. It reads nothing yet: the first Poll, Last or At does.
 func Open(cfg Config, opts ...Option) (*Source, error) {
@@ -59,7 +72,7 @@ func Open(cfg Config, opts ...Option) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("git source %s: %w", ep.display, err)
 	}
-	return &Source{connector: c, parse: o.parse, mirror: m}, nil
+	return &Source{connector: c, parse: o.parse, mirror: m, judge: o.judge, now: o.now}, nil
 }
 
 // Close releases connections. The mirror stays.
@@ -105,7 +118,7 @@ func (s *Source) poll(ctx context.Context) (*sources.Snapshot, error) {
 	if s.current != nil && s.current.Revision == head.String() {
 		return s.current, nil
 	}
-	if s.stuck != nil && s.stuck.hash == head {
+	if s.stuck != nil && s.stuck.hash == head && (s.stuck.until.IsZero() || s.now().Before(s.stuck.until)) {
 		return nil, s.stuck.err
 	}
 	unlock, err := s.mirror.lock(ctx)
@@ -115,8 +128,11 @@ func (s *Source) poll(ctx context.Context) (*sources.Snapshot, error) {
 	defer unlock()
 	snapshot, tree, err := s.advance(ctx, from, refs, name, head)
 	if err != nil {
-		if errors.Is(err, sources.ErrLimit) {
-			s.stuck = &stuck{head, err}
+		switch {
+		case errors.Is(err, sources.ErrLimit):
+			s.stuck = &stuck{hash: head, err: err}
+		case errors.Is(err, sources.ErrUntrusted):
+			s.stuck = &stuck{hash: head, err: err, until: s.now().Add(again)}
 		}
 		return nil, err
 	}
@@ -149,22 +165,22 @@ func (s *Source) advance(ctx context.Context, from fetcher, refs *packp.AdvRefs,
 	}
 	defer func() { _ = st.Close() }() // what it holds was flushed by the fetch
 	defer s.mirror.discard()
-	again, refs, err := s.upload(ctx)
+	anew, refs, err := s.upload(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = again.Close() }()
+	defer func() { _ = anew.Close() }()
 	if name, head, err = s.head(refs); err != nil {
 		return nil, nil, err
 	}
-	if err := download(ctx, again, refs, st, request{wants: []plumbing.Hash{head}, limit: s.cfg.FetchBytes}); err != nil {
+	if err := download(ctx, anew, refs, st, request{wants: []plumbing.Hash{head}, limit: s.cfg.FetchBytes}); err != nil {
 		return nil, nil, err
 	}
 	if err := point(st, name, head); err != nil {
 		return nil, nil, err
 	}
-	if snapshot, tree, err = s.snapshot(ctx, st, head, s.tree); err != nil {
-		return nil, nil, err
+	if snapshot, tree, err = s.look(ctx, st, head); err != nil {
+		return nil, nil, s.cutOff(err)
 	}
 	snapshot.Rewritten = s.rewritten(st, s.previous(), head)
 	return snapshot, tree, s.mirror.commit()
@@ -197,7 +213,7 @@ func (s *Source) follow(ctx context.Context, from fetcher, refs *packp.AdvRefs, 
 	case err != nil:
 		return nil, nil, damaged(err)
 	}
-	snapshot, tree, err := s.snapshot(ctx, st, head, s.tree)
+	snapshot, tree, err := s.look(ctx, st, head)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -304,14 +320,31 @@ func (s *Source) last(ctx context.Context) (*sources.Snapshot, error) {
 		return nil, err
 	}
 	defer func() { _ = st.Close() }() // what it holds was flushed by the fetch
-	head, err := storer.ResolveReference(st, plumbing.HEAD)
-	if err != nil {
-		return nil, fmt.Errorf("nothing was fetched yet: %w", err)
-	}
-	snapshot, tree, err := s.snapshot(ctx, st, head.Hash(), nil)
+	head, err := s.lastHead(st)
 	if err != nil {
 		return nil, err
 	}
+	snapshot, tree, err := s.snapshot(ctx, st, head, nil)
+	if err != nil {
+		return nil, err
+	}
+	if s.judge != nil {
+		if err := s.anchored(&commits{source: s, store: st}, head, schemas.TrustOf(snapshot.Files)); err != nil {
+			return nil, err
+		}
+	}
 	s.accept(snapshot, tree)
 	return snapshot, nil
+}
+
+// lastHead is the commit that Last returns.
+func (s *Source) lastHead(st *store) (plumbing.Hash, error) {
+	if s.judge != nil && s.judge.Enforces() {
+		return s.lastTrusted(st)
+	}
+	head, err := storer.ResolveReference(st, plumbing.HEAD)
+	if err != nil {
+		return plumbing.ZeroHash, fmt.Errorf("nothing was fetched yet: %w", err)
+	}
+	return head.Hash(), nil
 }
