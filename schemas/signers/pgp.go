@@ -103,8 +103,11 @@ func (s *Set) verifyPGP(message []byte, text string, times Times) (Signer, error
 // readPGP reads the one signature of an armored block.
 func readPGP(text string) (*packet.Signature, []byte, error) {
 	block, err := armor.Decode(strings.NewReader(text))
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, nil, errors.New("cannot be read")
+	case strings.Count(text, "-----BEGIN ") != 1:
+		return nil, nil, errors.New("is followed by another one")
 	}
 	raw, err := io.ReadAll(io.LimitReader(block.Body, maxSignature))
 	if err != nil {

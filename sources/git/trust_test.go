@@ -317,9 +317,12 @@ func TestTrustReuse(t *testing.T) {
 		raw := w.repo.Raw(good)
 		w.work.Git(p, "tag", "-s", "-m", "A tag", "v-"+p.Name)
 		tag := w.work.Git(p, "cat-file", "tag", "v-"+p.Name)
-		ofTag := tag[strings.Index(tag, "-----BEGIN"):]
+		_, ofTag, _ := strings.Cut(tag, "\n-----BEGIN")
+		ofTag = "-----BEGIN" + ofTag
 		signature := raw[strings.Index(raw, "gpgsig "):strings.Index(raw, "\n\n")]
-		header := func(armored string) string { return "gpgsig " + strings.ReplaceAll(strings.TrimSpace(armored), "\n", "\n ") }
+		header := func(armored string) string {
+			return "gpgsig " + strings.ReplaceAll(strings.TrimSpace(armored), "\n", "\n ")
+		}
 		ofFile := w.repo.SignFile(w.ann, "file", raw)
 		replace := func(with string) string { return strings.Replace(raw, signature, with, 1) }
 		forged := map[string]string{
@@ -334,7 +337,7 @@ func TestTrustReuse(t *testing.T) {
 			"empty":               replace("gpgsig "),
 			"twice":               replace(signature + "\n" + signature),
 			"a line in between":   replace(strings.Replace(signature, "\n ", "\nx-note hidden\n ", 1)),
-			"another's behind it": replace(signature + "\ngpgsig-sha256 x") + "tail",
+			"another's behind it": replace(signature+"\ngpgsig-sha256 x") + "tail",
 			"smuggled parent":     strings.Replace(raw, "\nauthor", "\nparent "+good+"\nauthor", 1),
 			"second tree":         strings.Replace(raw, "\nauthor", "\ntree "+raw[5:45]+"\nauthor", 1),
 		}

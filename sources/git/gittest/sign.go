@@ -85,7 +85,9 @@ func (p *Person) Config() []string {
 }
 
 // Nobody is somebody without a key.
-func Nobody(t testing.TB) *Person { return &Person{Name: "mallory", Email: "mallory@example.org", t: t} }
+func Nobody(t testing.TB) *Person {
+	return &Person{Name: "mallory", Email: "mallory@example.org", t: t}
+}
 
 // Work is a clone with a work tree, in which people commit with git itself.
 type Work struct {
