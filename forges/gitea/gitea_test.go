@@ -1,10 +1,10 @@
 package gitea_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,20 +22,47 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // pageSize is small, so that a second page needs few pull requests.
 const pageSize = 2
 
-func TestConformance(t *testing.T) {
+// The tests share one Gitea, which takes two seconds to start.
+func TestGitea(t *testing.T) {
 	server := giteatest.New(t, giteatest.WithPageSize(pageSize))
-	var mu sync.Mutex
 	repositories := 0
-	conformance.Run(t, func(t *testing.T) conformance.World {
-		mu.Lock()
+	newWorld := func(t *testing.T) *world {
 		repositories++
-		name := fmt.Sprintf("fleet-%d", repositories)
-		mu.Unlock()
-		w := &world{gitea: server, repo: server.AddRepository(t, "shop", name), clock: forgetest.NewClock()}
+		w := &world{gitea: server, repo: server.AddRepository(t, "shop", fmt.Sprintf("fleet-%d", repositories)), clock: forgetest.NewClock()}
 		w.front = forgetest.NewFront(t, server.URL, forgetest.WithPrefix("/code"))
 		w.repo.Allow(t, "gitvirt", forges.Admin)
 		return w
+	}
+	t.Run("conformance", func(t *testing.T) {
+		conformance.Run(t, func(t *testing.T) conformance.World { return newWorld(t) })
 	})
+	t.Run("scopes", func(t *testing.T) { leastScopes(t, newWorld(t)) })
+}
+
+// leastScopes is what docs/forges.md names.
+func leastScopes(t *testing.T, w *world) {
+	w.repo.SetPrivate(t, true)
+	number, head := w.repo.Open(t, giteatest.Opening{Author: "shop"})
+	all := func(f forges.Forge) error {
+		_, errAccount := f.Account(t.Context())
+		_, errChanged := f.Changed(t.Context(), time.Time{})
+		id, errComment := f.Comment(t.Context(), number, "a plan")
+		errEdit := f.EditComment(t.Context(), number, id, "another plan")
+		_, errPermission := f.Permission(t.Context(), "shop")
+		errStatus := f.SetStatus(t.Context(), head, forges.Status{Context: "gitvirt/plan", State: forges.Success})
+		return errors.Join(errAccount, errChanged, errComment, errEdit, errPermission, errStatus)
+	}
+	scopes := []string{"read:user", "write:issue", "write:repository"}
+	if err := all(w.client(t, w.gitea.ScopedTokenFile(t, "gitvirt", scopes...))); err != nil {
+		t.Errorf("with %v: %v", scopes, err)
+	}
+	for i, without := range scopes {
+		rest := append(append([]string{}, scopes[:i]...), scopes[i+1:]...)
+		err := all(w.client(t, w.gitea.ScopedTokenFile(t, "gitvirt", rest...)))
+		if !errors.Is(err, forges.ErrDenied) || !strings.Contains(err.Error(), without) {
+			t.Errorf("without %s: %v", without, err)
+		}
+	}
 }
 
 // world is a repository on a real Gitea. Between it and the clients is a server that counts requests and breaks them, with the forge at

@@ -95,7 +95,7 @@ func New(tb testing.TB, options ...Option) *Server {
 	s.run(tb, files, "migrate")
 	s.run(tb, files, "admin", "user", "create", "--admin", "--username", admin, "--password", s.password, "--email", "root@gitea.test", "--must-change-password=false")
 	s.start(tb, files)
-	s.AdminToken = s.newToken(tb, admin)
+	s.AdminToken = s.newToken(tb, admin, "all")
 	s.users[admin] = s.AdminToken
 	return s
 }
@@ -297,12 +297,12 @@ func (s *Server) try(ctx context.Context, token, method, path string, content, i
 }
 
 // newToken makes a token of anybody's, which Gitea does for the administrator's password only.
-func (s *Server) newToken(tb testing.TB, login string) string {
+func (s *Server) newToken(tb testing.TB, login string, scopes ...string) string {
 	tb.Helper()
 	var made struct {
 		Token string `json:"sha1"`
 	}
-	s.Do(tb, passwordPrefix+s.password, http.MethodPost, "/users/"+login+"/tokens", map[string]any{"name": random(), "scopes": []string{"all"}}, &made)
+	s.Do(tb, passwordPrefix+s.password, http.MethodPost, "/users/"+login+"/tokens", map[string]any{"name": random(), "scopes": scopes}, &made)
 	return made.Token
 }
 
@@ -317,15 +317,27 @@ func (s *Server) AddUser(tb testing.TB, login string) string {
 	s.Do(tb, s.AdminToken, http.MethodPost, "/admin/users", map[string]any{
 		"username": login, "email": login + "@gitea.test", "password": random(), "must_change_password": false,
 	}, nil)
-	s.users[login] = s.newToken(tb, login)
+	s.users[login] = s.newToken(tb, login, "all")
 	return s.users[login]
+}
+
+// ScopedTokenFile writes a token of a user into a file that is good for some scopes only, such as "write:issue".
+func (s *Server) ScopedTokenFile(tb testing.TB, login string, scopes ...string) string {
+	tb.Helper()
+	s.AddUser(tb, login)
+	return writeToken(tb, s.newToken(tb, login, scopes...))
 }
 
 // TokenFile makes a user as AddUser does, and writes the token into a file.
 func (s *Server) TokenFile(tb testing.TB, login string) string {
 	tb.Helper()
+	return writeToken(tb, s.AddUser(tb, login))
+}
+
+func writeToken(tb testing.TB, token string) string {
+	tb.Helper()
 	file := filepath.Join(tb.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(s.AddUser(tb, login)+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
 		tb.Fatal(err)
 	}
 	return file
