@@ -117,7 +117,7 @@ interrupted before all was done.`,
 		Version:       version,
 	}
 	root.AddCommand(
-		c.validateCommand(), c.renderCommand(), c.importCommand(), c.planCommand(), c.snapshotCommand(), c.approveCommand(), c.applyCommand(), c.runCommand(),
+		c.validateCommand(), c.renderCommand(), c.importCommand(), c.planCommand(), c.snapshotCommand(), c.previewCommand(), c.approveCommand(), c.applyCommand(), c.runCommand(),
 		c.historyCommand(), c.whyCommand(),
 		c.explainCommand(), c.schemaCommand(), c.createCommand(), c.exposeCommand(),
 		c.getCommand(), c.describeCommand(), c.consoleCommand(), c.statsCommand(), c.eventsCommand(), c.disksCommand(), c.doctorCommand(), c.installCommand(), c.versionCommand(),

@@ -38,18 +38,21 @@ Exit codes: 0 done, 1 an error or an unreadable host.`,
   gitvirt snapshot --kubernetes > live.json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("server") {
-				live, err := server.live(cmd.Context())
-				if err != nil {
-					return err
-				}
-				return c.print(live, "json")
-			}
 			fleet := &schemas.Fleet{}
 			if cluster {
 				fleet.Spec.Platform = schemas.PlatformKubernetes
 			}
-			return c.snapshotHost(cmd.Context(), &f, fleet)
+			var live *plan.Live
+			var err error
+			if cmd.Flags().Changed("server") {
+				live, err = server.live(cmd.Context())
+			} else {
+				live, err = c.lookAt(cmd.Context(), &f, fleet)
+			}
+			if err != nil {
+				return err
+			}
+			return c.print(live, "json")
 		},
 	}
 	f.agent.add(command)
@@ -60,21 +63,18 @@ Exit codes: 0 done, 1 an error or an unreadable host.`,
 	return command
 }
 
-func (c *cli) snapshotHost(ctx context.Context, f *planFlags, fleet *schemas.Fleet) error {
+// lookAt reads what lives on the platform of a Fleet.
+func (c *cli) lookAt(ctx context.Context, f *planFlags, fleet *schemas.Fleet) (*plan.Live, error) {
 	platform, err := c.connectTo(ctx, f, fleet)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer platform.close()
 	observed, err := platform.read(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	live, err := plan.NewLive(observed, platform.pods, time.Now())
-	if err != nil {
-		return err
-	}
-	return c.print(live, "json")
+	return plan.NewLive(observed, platform.pods, time.Now())
 }
 
 // live asks the controller.
@@ -122,6 +122,18 @@ func (c *cli) readLive(ctx context.Context, from string) (*plan.Live, error) {
 	return live, nil
 }
 
+// podsOf says how machines become Pods where something lived; nil where they do not.
+func podsOf(live *plan.Live) (plan.Pods, error) {
+	if len(live.Pods) == 0 {
+		return nil, nil //nolint:nilnil // a host has none, which is no error
+	}
+	var pods kubernetes.InPods
+	if err := json.Unmarshal(live.Pods, &pods); err != nil {
+		return nil, fmt.Errorf("it does not say how machines become Pods: %w", err)
+	}
+	return pods, nil
+}
+
 // planLive plans one revision against what lived when somebody looked.
 func (c *cli) planLive(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	live, err := c.readLive(ctx, f.live)
@@ -135,12 +147,8 @@ func (c *cli) planLive(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals})
 	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: rules}
-	if len(live.Pods) > 0 {
-		var pods kubernetes.InPods
-		if err := json.Unmarshal(live.Pods, &pods); err != nil {
-			return nil, fmt.Errorf("%s does not say how machines become Pods: %w", f.live, err)
-		}
-		options.Pods = pods
+	if options.Pods, err = podsOf(live); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.live, err)
 	}
 	p, err := plan.Build(desired, live.Observed.For(desired.Fleet, options.Pods), options)
 	if err != nil {
