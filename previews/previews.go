@@ -9,7 +9,6 @@ package previews
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -57,8 +56,6 @@ type Config struct {
 	Parallel int
 	// Registry gets the metrics; nil means nobody reads them.
 	Registry prometheus.Registerer
-	// Log gets what happens; nil means nobody reads it.
-	Log *slog.Logger
 	// Clock and Rand (numbers in [0,1)) are for tests; nil means the real ones.
 	Clock backoff.Clock
 	Rand  func() float64
@@ -80,9 +77,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Parallel == 0 {
 		c.Parallel = 2
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Clock == nil {
 		c.Clock = backoff.SystemClock{}

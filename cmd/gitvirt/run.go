@@ -151,6 +151,14 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
+	pulls, err := f.pullRequests(source, forge, loop)
+	if err != nil {
+		return err
+	}
+	shown, hosts, err := f.serving(loop, pulls)
+	if err != nil {
+		return err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("serving the API: %w; another controller may be running, or choose another --listen", err)
@@ -168,7 +176,10 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	for _, report := range reporters {
 		group.Go(func() error { return report(ctx) })
 	}
-	group.Go(func() error { return httpapi.Serve(ctx, listener, loop) })
+	if pulls != nil {
+		group.Go(func() error { return pulls.Run(ctx) })
+	}
+	group.Go(func() error { return httpapi.Serve(ctx, listener, shown, hosts...) })
 	return group.Wait()
 }
 
