@@ -5,6 +5,7 @@ package conformance
 import (
 	"net/http"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ type World interface {
 	As(t *testing.T, login string, permission forges.Permission) forges.Forge
 	// WithTokenFile returns a client whose token is in a file, and a good one for it; nil where there are no tokens.
 	WithTokenFile(t *testing.T, file string) (client forges.Forge, token string)
+	// Requests returns how many requests were made so far.
+	Requests() int
 	// Server is what stands between the clients and the forge.
 	Server() *forgetest.Server
 	// Clock is the clients'.
@@ -71,8 +74,44 @@ type World interface {
 	SignHook(body []byte, secret string) http.Header
 }
 
+// part is one of the suite.
+type part struct {
+	name string
+	run  func(*testing.T, *shared)
+	// server says that it is about how a client speaks to its server, or about what only a server knows.
+	server bool
+}
+
+func parts() []part {
+	return []part{
+		{"who", who, false},
+		{"statuses", statuses, false},
+		{"statuses over pages", statusesOverPages, false},
+		{"comments", comments, false},
+		{"comments over pages", commentsOverPages, false},
+		{"comments at the limit", commentsAtTheLimit, false},
+		{"tokens", tokens, true},
+		{"at the same time", atTheSameTime, false},
+		{"context", contexts, false},
+		{"faults", faults, true},
+		{"limits", limits, true},
+		{"hooks", hooks, true},
+		{"pull requests", pullRequests, false},
+		{"heads", heads, false},
+		{"rights", rights, true},
+		{"permissions", permissions, true},
+	}
+}
+
 // Run runs the suite. Most parts share a repository, since a real forge takes its time to make one; each can be run alone.
-func Run(t *testing.T, newWorld func(t *testing.T) World) {
+func Run(t *testing.T, newWorld func(t *testing.T) World) { run(t, newWorld, parts()) }
+
+// RunInMemory runs those parts that are about no server, for a fake that stands in for a client and its forge both.
+func RunInMemory(t *testing.T, newWorld func(t *testing.T) World) {
+	run(t, newWorld, slices.DeleteFunc(parts(), func(p part) bool { return p.server }))
+}
+
+func run(t *testing.T, newWorld func(t *testing.T) World, parts []part) {
 	t.Run("changed", func(t *testing.T) {
 		w := newWorld(t)
 		changed(t, w)
@@ -80,27 +119,7 @@ func Run(t *testing.T, newWorld func(t *testing.T) World) {
 	})
 	t.Run("shared", func(t *testing.T) {
 		s := &shared{World: newWorld(t)}
-		for _, part := range []struct {
-			name string
-			run  func(*testing.T, *shared)
-		}{
-			{"who", who},
-			{"statuses", statuses},
-			{"statuses over pages", statusesOverPages},
-			{"comments", comments},
-			{"comments over pages", commentsOverPages},
-			{"comments at the limit", commentsAtTheLimit},
-			{"tokens", tokens},
-			{"at the same time", atTheSameTime},
-			{"context", contexts},
-			{"faults", faults},
-			{"limits", limits},
-			{"hooks", hooks},
-			{"pull requests", pullRequests},
-			{"heads", heads},
-			{"rights", rights},
-			{"permissions", permissions},
-		} {
+		for _, part := range parts {
 			t.Run(part.name, func(t *testing.T) { part.run(t, s) })
 		}
 	})

@@ -76,6 +76,9 @@ func rights(t *testing.T, w *shared) {
 	if err := reader.SetStatus(t.Context(), head, forges.Status{Context: "gitvirt/plan", State: forges.Success}); !denied(err) {
 		t.Errorf("a reader tells a status: %v", err)
 	}
+	if err := f.SetStatus(t.Context(), strings.Repeat("ab", 20), forges.Status{Context: "gitvirt/plan", State: forges.Success}); !errors.Is(err, forges.ErrNotFound) && !errors.Is(err, forges.ErrRefused) {
+		t.Errorf("a status of a commit that is not there: %v", err)
+	}
 	if _, err := reader.Permission(t.Context(), "ann"); err != nil && !denied(err) {
 		t.Errorf("a reader asks what others may do: %v", err)
 	}

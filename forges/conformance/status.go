@@ -72,11 +72,7 @@ func statuses(t *testing.T, w *shared) {
 		t.Errorf("a description of two lines is %q", got)
 	}
 
-	unknown := strings.Repeat("ab", 20)
 	good := forges.Status{Context: "gitvirt/plan", State: forges.Success}
-	if err := f.SetStatus(t.Context(), unknown, good); !errors.Is(err, forges.ErrNotFound) && !errors.Is(err, forges.ErrRefused) {
-		t.Errorf("of a commit that is not there: %v", err)
-	}
 	for _, commit := range []string{"", "main", head[:12], "../" + head[3:]} {
 		if err := f.SetStatus(t.Context(), commit, good); !errors.Is(err, forges.ErrRefused) {
 			t.Errorf("of the commit %q: %v", commit, err)

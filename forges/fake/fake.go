@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/gitvirt/gitvirt/forges"
 )
+
+var hash = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
 // Account is the login of the credentials.
 const Account = "gitvirt-bot"
@@ -292,9 +295,13 @@ func (f *Forge) SetStatus(ctx context.Context, commit string, status forges.Stat
 	if err := f.request(ctx, "SetStatus", true); err != nil {
 		return err
 	}
-	if status.Context == "" || status.State == "" {
-		return fmt.Errorf("%w: a status without a context or a state", forges.ErrRefused)
+	if status.Context == "" || !slices.Contains([]forges.StatusState{forges.Pending, forges.Success, forges.Failure}, status.State) {
+		return fmt.Errorf("%w: a status without a context, or in the state %q", forges.ErrRefused, status.State)
 	}
+	if !hash.MatchString(commit) {
+		return fmt.Errorf("%w: %q is no full hash of a commit", forges.ErrRefused, commit)
+	}
+	status.Description = strings.Join(strings.Fields(status.Description), " ")
 	if line := []rune(status.Description); len(line) > forges.DescriptionLimit {
 		status.Description = string(line[:forges.DescriptionLimit])
 	}
@@ -309,6 +316,9 @@ func (f *Forge) Statuses(ctx context.Context, commit string) ([]forges.Status, e
 	defer f.mu.Unlock()
 	if err := f.request(ctx, "Statuses", false); err != nil {
 		return nil, err
+	}
+	if !hash.MatchString(commit) {
+		return nil, fmt.Errorf("%w: %q is no full hash of a commit", forges.ErrRefused, commit)
 	}
 	list := slices.Clone(f.statuses[commit])
 	for i := range list {
@@ -329,7 +339,7 @@ func (f *Forge) Permission(ctx context.Context, login string) (forges.Permission
 
 // Hook implements forges.Forge: the body is an Event in JSON, the header Secret is the secret.
 func (f *Forge) Hook(header http.Header, body []byte, secret string) (forges.Event, error) {
-	if subtle.ConstantTimeCompare([]byte(header.Get("Secret")), []byte(secret)) != 1 {
+	if secret == "" || subtle.ConstantTimeCompare([]byte(header.Get("Secret")), []byte(secret)) != 1 {
 		return forges.Event{}, forges.ErrDenied
 	}
 	var event forges.Event

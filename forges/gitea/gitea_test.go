@@ -105,6 +105,7 @@ func (w *world) WithTokenFile(t *testing.T, file string) (client forges.Forge, t
 	return w.client(t, file), w.gitea.AddUser(t, "gitvirt")
 }
 
+func (w *world) Requests() int                      { return len(w.front.Requests()) }
 func (w *world) Server() *forgetest.Server          { return w.front }
 func (w *world) Clock() *forgetest.Clock            { return w.clock }
 func (w *world) PageSize() int                      { return pageSize }

@@ -92,6 +92,7 @@ func (w *world) WithTokenFile(t *testing.T, file string) (forges.Forge, string) 
 	return w.client(t, file, nil), w.server.AddUser("gitvirt")
 }
 
+func (w *world) Requests() int                             { return len(w.server.Requests()) }
 func (w *world) Server() *forgetest.Server                 { return w.server.Server }
 func (w *world) Clock() *forgetest.Clock                   { return w.clock }
 func (w *world) PageSize() int                             { return 100 }

@@ -65,6 +65,7 @@ func (w *world) WithTokenFile(t *testing.T, file string) (client forges.Forge, t
 	return w.client(t, file), w.server.AddUser("gitvirt")
 }
 
+func (w *world) Requests() int                             { return len(w.server.Requests()) }
 func (w *world) Server() *forgetest.Server                 { return w.server.Server }
 func (w *world) Clock() *forgetest.Clock                   { return w.clock }
 func (w *world) PageSize() int                             { return 50 }

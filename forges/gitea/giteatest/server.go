@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -214,15 +215,22 @@ func (s *Server) start(tb testing.TB, files string) {
 	ctx, stop := context.WithCancel(context.Background())
 	cmd := s.command(ctx, files, "web")
 	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Start(); err != nil {
+	started, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		// Linux kills it when the thread ends that has started it, so that thread waits here.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // it is killed
+		}
+	}()
+	if err := <-started; err != nil {
 		stop()
 		tb.Fatal(err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait() // it is killed
-	}()
 	tb.Cleanup(func() {
 		stop()
 		<-ended
