@@ -30,6 +30,8 @@ type File struct {
 	paused []Broken
 	// mayHoldFleet says that a Fleet may be in what could not be read.
 	mayHoldFleet bool
+	// secret says that no value in the file may be printed: it was encrypted.
+	secret bool
 	// members counts the machines that come from sets.
 	members int
 }

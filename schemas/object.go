@@ -114,7 +114,7 @@ func readKind(d *document, h *header, versions []string) {
 	if isClusterKind(h.kind) {
 		h.namespace = DefaultNamespace
 	}
-	d.secret = h.kind == KindSecret
+	d.secret = h.kind == KindSecret || d.file.secret
 	switch h.kind {
 	case KindVirtualMachine, KindVirtualMachineInstance:
 		readVM(d, h)

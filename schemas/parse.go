@@ -13,19 +13,34 @@ import (
 // Parse reads the manifests of one file. It never fails: what is wrong with the file is in Diagnostics, and what the
 // file may have asked for nevertheless in Broken and Opaque. The name decides the format: a .json file is read as
 // JSON, every other as YAML, which includes JSON.
-func Parse(name string, content []byte) *File {
-	file := parse(name, content)
+func Parse(name string, content []byte) *File { return mayHoldFleet(&File{Path: name}, content) }
+
+// ParseSecret is Parse for a file that was decrypted: no value of it is in a diagnostic.
+func ParseSecret(name string, content []byte) *File {
+	return mayHoldFleet(&File{Path: name, secret: true}, content)
+}
+
+// Unreadable is what Parse returns for a file of which nobody knows what it asks for.
+func Unreadable(at Position, message, fix string) *File {
+	file := &File{Path: at.File, mayHoldFleet: true}
+	file.unreadable(at, message, fix)
+	return file
+}
+
+func mayHoldFleet(file *File, content []byte) *File {
+	parse(file, content)
+	name := file.Path
 	named := strings.TrimSuffix(path.Base(name), path.Ext(name)) == "gitvirt" // where a Fleet is by convention
 	file.mayHoldFleet = file.Opaque && (named || bytes.Contains(content, []byte(KindFleet)))
 	return file
 }
 
-func parse(name string, content []byte) *File {
-	file := &File{Path: name}
+func parse(file *File, content []byte) {
+	name := file.Path
 	content = bytes.TrimPrefix(content, []byte("\ufeff"))
 	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {
 		file.unreadable(Position{File: name, Line: 1}, "the file is UTF-16", "save it as UTF-8")
-		return file
+		return
 	}
 	if strings.EqualFold(path.Ext(name), ".json") {
 		parseJSON(file, content)
@@ -35,7 +50,6 @@ func parse(name string, content []byte) *File {
 		}
 	}
 	file.Diagnostics.Sort()
-	return file
 }
 
 // unreadable reports a part of the file that names nobody knows what.

@@ -87,4 +87,6 @@ func (c *checker) trust(t *FleetTrust) {
 }
 
 // trustInDoubt reports whether a mistake was told that may be one of the trust.
-func (c *checker) trustInDoubt() bool { return c.inDoubt("spec.policy", "spec.kubernetes", "spec.pullRequests") }
+func (c *checker) trustInDoubt() bool {
+	return c.inDoubt("spec.policy", "spec.kubernetes", "spec.pullRequests")
+}

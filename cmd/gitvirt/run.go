@@ -224,7 +224,11 @@ func (c *cli) driven(ctx context.Context, f *runFlags, logger *slog.Logger) (*dr
 // openSource opens where the manifests come from, and for a repository its status branch.
 func (c *cli) openSource(f *runFlags) (reconciler.Source, func(branch string) reconciler.StatusBranch, func(), error) {
 	if f.source.dir != "" {
-		source, err := directory.Open(f.source.dir, f.source.config.Limits)
+		keys, err := f.source.sops.read()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		source, err := directory.Open(f.source.dir, f.source.config.Limits, directory.WithParse(keys.Parse))
 		return source, nil, func() {}, err
 	}
 	judge, err := f.source.trust.judge()

@@ -72,6 +72,10 @@ func setUp(env *testscript.Env) error {
 		return err
 	}
 	env.Defer(func() { _ = os.RemoveAll(socket) })
+	encrypted, err := filepath.Abs(filepath.Join("..", "..", "sources", "sops", "testdata"))
+	if err != nil {
+		return err
+	}
 	listen, err := freePort()
 	if err != nil {
 		return err
@@ -90,6 +94,7 @@ func setUp(env *testscript.Env) error {
 		{"TERM", "xterm"},
 		{"GORACE", "atexit_sleep_ms=0"}, // with -race each of hundreds of commands would sleep for a second when it ends
 		{"LISTEN", listen},
+		{"ENCRYPTED", encrypted},
 		{"SOCKET", filepath.Join(socket, "agent.sock")},
 		{"GIT_CONFIG_GLOBAL", os.DevNull},
 		{"GIT_CONFIG_NOSYSTEM", "1"},

@@ -27,6 +27,7 @@ type sourceFlags struct {
 	base   string
 	config git.Config
 	trust  trustFlags
+	sops   sopsFlags
 	// untrusted says what is doubtful about the signature of what was read; refused that a controller would not apply it.
 	untrusted string
 	refused   bool
@@ -40,6 +41,7 @@ func (f *sourceFlags) add(command *cobra.Command) {
 
 func (f *sourceFlags) addGit(command *cobra.Command) {
 	flags := command.Flags()
+	f.sops.add(command)
 	flags.StringVar(&f.config.URL, "git", "", "read manifests from a git repository: https, ssh, git, file URL or a local path")
 	flags.StringVar(&f.config.Branch, "branch", "", "branch to follow (default: the repository's HEAD)")
 	flags.StringVar(&f.config.Path, "path", "", "folder of the repository that holds the manifests")
@@ -109,7 +111,11 @@ func (c *cli) openGit(f *sourceFlags, dir string, options ...git.Option) (*git.S
 			*name = variable
 		}
 	}
-	source, err := git.Open(f.config, append(options, git.WithGetenv(c.getenv))...)
+	keys, err := f.sops.read()
+	if err != nil {
+		return nil, err
+	}
+	source, err := git.Open(f.config, append(options, git.WithParse(keys.Parse), git.WithGetenv(c.getenv))...)
 	if err != nil {
 		return nil, fmt.Errorf("opening the repository: %w", err)
 	}
@@ -183,7 +189,11 @@ func readDirectory(ctx context.Context, f *sourceFlags, rev string) (*sources.Sn
 	if !info.IsDir() {
 		return f.readFiles()
 	}
-	source, err := directory.Open(f.dir, f.config.Limits)
+	keys, err := f.sops.read()
+	if err != nil {
+		return nil, err
+	}
+	source, err := directory.Open(f.dir, f.config.Limits, directory.WithParse(keys.Parse))
 	if err != nil {
 		return nil, err
 	}
@@ -203,13 +213,17 @@ func (f *sourceFlags) files() []string { return append([]string{f.dir}, f.more..
 
 // readFiles reads single files of manifests.
 func (f *sourceFlags) readFiles() (*sources.Snapshot, error) {
+	keys, err := f.sops.read()
+	if err != nil {
+		return nil, err
+	}
 	snapshot := &sources.Snapshot{Revision: filepath.Base(f.dir)}
 	for _, name := range f.files() {
 		content, err := f.readFile(name)
 		if err != nil {
 			return nil, err
 		}
-		snapshot.Files = append(snapshot.Files, schemas.Parse(name, content))
+		snapshot.Files = append(snapshot.Files, keys.Parse(name, content))
 	}
 	return snapshot, nil
 }
