@@ -40,6 +40,7 @@ type runFlags struct {
 	noStatus   bool
 	notify     notifyFlags
 	forge      forgeFlags
+	webhook    webhookFlags
 	json       bool
 	debug      bool
 }
@@ -82,6 +83,7 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 	flags.BoolVar(&f.noStatus, "no-status", false, "write no status branch")
 	f.notify.add(flags)
 	f.forge.add(flags)
+	f.webhook.add(flags)
 	flags.BoolVar(&f.json, "log-json", false, "log JSON lines")
 	flags.BoolVar(&f.debug, "debug", false, "log more")
 	return command
@@ -131,6 +133,9 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := f.webhook.check(forge); err != nil {
+		return err
+	}
 	source, statusBranch, closeSource, err := c.openSource(f)
 	if err != nil {
 		return err
@@ -167,13 +172,18 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 		_ = listener.Close()
 		return err
 	}
+	webhooks, err := f.webhook.open(ctx, forge, loop, pulls.nudge(), logger)
+	if err != nil {
+		_ = listener.Close()
+		return err
+	}
 	logger.Info("controller starts", "version", version, "source", fmt.Sprint(source), "api", listener.Addr().String())
 	group, ctx := errgroup.WithContext(ctx)
 	for _, work := range driven.work {
 		group.Go(func() error { return work(ctx, loop) })
 	}
 	group.Go(func() error { return loop.Run(ctx) })
-	for _, report := range reporters {
+	for _, report := range append(reporters, webhooks...) {
 		group.Go(func() error { return report(ctx) })
 	}
 	if pulls != nil {
