@@ -1,5 +1,5 @@
-// Package commitstatus tells of each revision how far it is carried out, where people look at commits: as a status on the forge, and in git's
-// notes. It follows a reconciler's views and never holds up the loop.
+// Package commitstatus tells of each revision how far it is carried out, where people look at commits: as a status on the forge.
+// It follows a reconciler's views and never holds up the loop.
 //
 // What was told is kept where it is told: after a start it is read there first, and written only when it is another. So neither a restart nor a
 // forge that was down costs or loses anything. A revision whose place another one has taken is brought to an end.
@@ -59,7 +59,7 @@ type Config struct {
 // NewCounts returns what a Config's Counts may be; several Reporters may share it, curried with the label board.
 func NewCounts() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "gitvirt_commit_status_total", Help: "Attempts to tell how far a revision is, by where (forge, notes) and result (ok, error).",
+		Name: "gitvirt_commit_status_total", Help: "Attempts to tell how far a revision is, by where (forge) and result (ok, error).",
 	}, []string{"board", "result"})
 }
 
