@@ -53,7 +53,7 @@ const (
 	PlanApproved          Reason = "PlanApproved"
 	ApprovalFailed        Reason = "ApprovalFailed" // the approvals cannot be read
 	NotificationFailed    Reason = "NotificationFailed"
-	CommitStatusFailed    Reason = "CommitStatusFailed" // what a revision is like cannot be told on the forge or in notes
+	CommitStatusFailed    Reason = "CommitStatusFailed" // how far a revision is cannot be told on the forge
 	NotificationRecovered Reason = "NotificationRecovered"
 )
 
