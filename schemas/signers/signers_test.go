@@ -225,7 +225,7 @@ func TestPGP(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	ann := line(ed(t))
-	weak, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // weak on purpose
+	weak, err := rsa.GenerateKey(rand.Reader, 1024)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,9 @@ func TestUnreadable(t *testing.T) {
 	secret := string(file(t, "secret.yaml"))
 	value := regexp.MustCompile(`ENC\[[^]]*type:str\]`)
 	values := value.FindAllString(secret, -1)
-	metadata := secret[strings.Index(secret, "\nsops:")+1:]
+	manifest, metadata, _ := strings.Cut(secret, "\nsops:")
+	metadata = "sops:" + metadata
+	_, others, _ := strings.Cut(string(file(t, "pgp.yaml")), "\nsops:")
 	for _, test := range []struct {
 		reason, content string
 		keys            *sops.Keys
@@ -117,9 +119,9 @@ func TestUnreadable(t *testing.T) {
 		{"a value was put in plain", strings.Replace(secret, values[0], "admin", 1), keys(t), "changed without sops"},
 		{"values changed places", strings.NewReplacer(values[0], values[1], values[1], values[0]).Replace(secret), keys(t), "cannot be decrypted"},
 		{"a value was changed", strings.Replace(secret, ",data:", ",data:A", 1), keys(t), "cannot be decrypted"},
-		{"another's metadata", strings.Replace(secret, metadata, string(file(t, "pgp.yaml"))[strings.Index(string(file(t, "pgp.yaml")), "\nsops:")+1:], 1), keys(t), "cannot be decrypted"},
+		{"another's metadata", strings.Replace(secret, metadata, "sops:"+others, 1), keys(t), "cannot be decrypted"},
 		{"no metadata", strings.Replace(secret, metadata, "", 1), keys(t), "no metadata of SOPS"},
-		{"no recipients", secret[:strings.Index(secret, "\nsops:")] + "\nsops: {mac: 'ENC[AES256_GCM,data:,iv:A,tag:A,type:str]', kms: [{arn: x}]}\n", keys(t), "neither age nor PGP"},
+		{"no recipients", manifest + "\nsops: {mac: 'ENC[AES256_GCM,data:,iv:A,tag:A,type:str]', kms: [{arn: x}]}\n", keys(t), "neither age nor PGP"},
 		{"key groups", strings.Replace(secret, "\nsops:\n", "\nsops:\n  key_groups: [{}]\n", 1), keys(t), "key groups"},
 		{"no YAML", "a: [\n" + secret, keys(t), "not valid YAML"},
 		{"all of it is encrypted", string(file(t, "all.yaml")), keys(t), "plans and the status show it"},
@@ -157,7 +159,8 @@ func TestMistakesStayWhereTheyAre(t *testing.T) {
 	content := string(file(t, "mac-only.yaml")) // which may be changed around the values
 	broken := strings.Replace(content, "type: Opaque", "typ: Opaque", 1)
 	f := keys(t).Parse("a.yaml", []byte(broken))
-	want := 1 + strings.Count(broken[:strings.Index(broken, "typ: Opaque")], "\n")
+	before, _, _ := strings.Cut(broken, "typ: Opaque")
+	want := 1 + strings.Count(before, "\n")
 	if len(f.Diagnostics) != 1 || f.Diagnostics[0].Position.Line != want {
 		t.Errorf("%v, want one mistake at line %d", f.Diagnostics, want)
 	}
