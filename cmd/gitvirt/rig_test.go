@@ -33,6 +33,8 @@ type rig struct {
 	state      string
 	listen     string
 	controller *exec.Cmd
+	// flags are further ones of the controller.
+	flags []string
 	// log is a file and no pipe: an agent outlives the controller that was killed, and would hold a pipe open.
 	log *os.File
 }
@@ -83,8 +85,10 @@ func freePort() (string, error) {
 // start runs the controller; it starts the agent.
 func (r *rig) start() {
 	r.t.Helper()
-	r.controller = exec.Command(program(r.t, "gitvirt"), "run", "--git", r.url, "--branch", "main", "--state-dir", r.state,
-		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "1s", "--emulation", "always", "--allow-local-imports")
+	r.controller = exec.Command(program(r.t, "gitvirt"), append([]string{
+		"run", "--git", r.url, "--branch", "main", "--state-dir", r.state,
+		"--libvirt-uri", r.daemon.URI, "--listen", r.listen, "--interval", "1s", "--emulation", "always", "--allow-local-imports",
+	}, r.flags...)...)
 	r.controller.Stdout, r.controller.Stderr = r.log, r.log
 	if err := r.controller.Start(); err != nil {
 		r.t.Fatal(err)
