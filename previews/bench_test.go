@@ -20,7 +20,7 @@ import (
 type still struct{ view *reconciler.View }
 
 func (s still) View() *reconciler.View { return s.view }
-func (s still) Tell(reconciler.Note)   {}
+func (s still) Report(reconciler.Note) {}
 
 const (
 	benchVMs   = 5000

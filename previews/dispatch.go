@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/gitvirt/gitvirt/forges"
@@ -152,7 +153,7 @@ func (l *loop) finished(o outcome) {
 		one.retry = now.Add(one.backoff.Next())
 		if problem := plan.Inert(o.err.Error()); problem != one.problem {
 			one.problem = problem
-			l.p.world.Tell(reconciler.Note{Type: reconciler.Warning, Reason: ForgeFailed, Message: "pull request " + numberText(one.Number) + ": " + problem})
+			l.p.world.Report(reconciler.Note{Type: reconciler.Warning, Reason: ForgeFailed, Message: "pull request " + strconv.Itoa(one.Number) + ": " + problem})
 		}
 	} else {
 		one.problem = ""

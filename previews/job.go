@@ -11,8 +11,6 @@ import (
 	"github.com/gitvirt/gitvirt/sources"
 )
 
-func numberText(number int) string { return strconv.Itoa(number) }
-
 // job is one look at one pull request. It works on a copy of what is known, which the loop takes over when it is done.
 type job struct {
 	p       *Previews
@@ -119,7 +117,7 @@ func (j *job) link() string {
 	if j.p.config.ExternalURL == "" {
 		return ""
 	}
-	return j.p.config.ExternalURL + "/plans/" + numberText(j.pull.Number)
+	return j.p.config.ExternalURL + "/plans/" + strconv.Itoa(j.pull.Number)
 }
 
 // plan makes the comment and the status right.

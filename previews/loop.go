@@ -193,9 +193,9 @@ func (l *loop) tell(problem string) {
 	switch {
 	case problem == before:
 	case problem == "":
-		l.p.world.Tell(reconciler.Note{Type: reconciler.Normal, Reason: ForgeRecovered, Message: "pull requests can be read again"})
+		l.p.world.Report(reconciler.Note{Type: reconciler.Normal, Reason: ForgeRecovered, Message: "pull requests can be read again"})
 	default:
-		l.p.world.Tell(reconciler.Note{Type: reconciler.Warning, Reason: ForgeFailed, Message: "pull requests: " + problem})
+		l.p.world.Report(reconciler.Note{Type: reconciler.Warning, Reason: ForgeFailed, Message: "pull requests: " + problem})
 	}
 }
 

@@ -27,8 +27,8 @@ import (
 type World interface {
 	// View is never nil.
 	View() *reconciler.View
-	// Tell records what happened.
-	Tell(note reconciler.Note)
+	// Report records what happened.
+	Report(note reconciler.Note)
 }
 
 // Source is the repository; *git.Source is one.

@@ -273,11 +273,6 @@ func (r *Reconciler) event(kind EventType, reason Reason, address schemas.Addres
 	r.config.Log.LogAttrs(context.Background(), level, message, attributes...)
 }
 
-// Tell records and logs what somebody beside the loop has to tell.
-func (r *Reconciler) Tell(note Note) {
-	r.event(note.Type, note.Reason, note.Address, "", note.Message)
-}
-
 // short is a revision for people.
 func short(revision string) string { return status.ShortRevision(revision) }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"time"
 
 	api "code.gitea.io/sdk/gitea"
@@ -49,15 +48,13 @@ type Client struct {
 
 var _ forges.Forge = (*Client)(nil)
 
-var repositoryName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
-
 // New returns a client. It makes no request.
 func New(config Config) (*Client, error) {
 	base, err := rest.BaseURL(config.URL)
 	switch {
 	case err != nil:
 		return nil, err
-	case !rest.IsLogin(config.Owner) || !repositoryName.MatchString(config.Repository) || config.Repository == "." || config.Repository == "..":
+	case !rest.IsLogin(config.Owner) || !rest.IsName(config.Repository):
 		return nil, fmt.Errorf("the repository is %q; want OWNER/NAME", config.Owner+"/"+config.Repository)
 	case config.TokenFile == "":
 		return nil, errors.New("want a token file")
@@ -127,15 +124,8 @@ func (c *Client) list(ctx context.Context, open bool, page int) ([]forges.PullRe
 	if err != nil {
 		return nil, 0, err
 	}
-	pulls := make([]forges.PullRequest, 0, len(got))
-	for _, p := range got {
-		pull, err := convert(p)
-		if err != nil {
-			return nil, 0, err
-		}
-		pulls = append(pulls, pull)
-	}
-	return pulls, response.NextPage, nil
+	pulls, err := rest.PullRequests(got, convert)
+	return pulls, response.NextPage, err
 }
 
 // PullRequest implements forges.Forge.

@@ -68,7 +68,7 @@ func New(config Config) (*Client, error) {
 		return nil, err
 	}
 	switch {
-	case !rest.IsLogin(config.Owner) || !isName(config.Repository):
+	case !rest.IsLogin(config.Owner) || !rest.IsName(config.Repository):
 		return nil, fmt.Errorf("the repository is %q; want OWNER/NAME", config.Owner+"/"+config.Repository)
 	case (config.TokenFile == "") == (config.App == nil):
 		return nil, errors.New("want either a token file or a GitHub App")
@@ -120,13 +120,6 @@ func apiURL(base *url.URL) *url.URL {
 	return &root
 }
 
-// isName tells whether a text may be the name of a repository.
-func isName(text string) bool {
-	return text != "." && text != ".." && text != "" && !strings.ContainsFunc(text, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' || r == '_')
-	})
-}
-
 // Name implements forges.Forge.
 func (c *Client) Name() string { return c.name }
 
@@ -167,15 +160,8 @@ func (c *Client) list(ctx context.Context, open bool, page int) ([]forges.PullRe
 	if err != nil {
 		return nil, 0, err
 	}
-	pulls := make([]forges.PullRequest, 0, len(got))
-	for _, p := range got {
-		pull, err := convert(p)
-		if err != nil {
-			return nil, 0, err
-		}
-		pulls = append(pulls, pull)
-	}
-	return pulls, response.NextPage, nil
+	pulls, err := rest.PullRequests(got, convert)
+	return pulls, response.NextPage, err
 }
 
 // PullRequest implements forges.Forge.

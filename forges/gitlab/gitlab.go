@@ -123,15 +123,8 @@ func (c *Client) list(ctx context.Context, open bool, page int) ([]forges.PullRe
 	if err != nil {
 		return nil, 0, err
 	}
-	pulls := make([]forges.PullRequest, 0, len(got))
-	for _, m := range got {
-		pull, err := convert(m)
-		if err != nil {
-			return nil, 0, err
-		}
-		pulls = append(pulls, pull)
-	}
-	return pulls, int(response.NextPage), nil
+	pulls, err := rest.PullRequests(got, convert)
+	return pulls, int(response.NextPage), err
 }
 
 func pageOf(page int) api.ListOptions { return api.ListOptions{Page: int64(page), PerPage: pageSize} }

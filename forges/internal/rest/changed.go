@@ -13,6 +13,19 @@ import (
 // Pages count from 1.
 type List func(ctx context.Context, open bool, page int) (pulls []forges.PullRequest, next int, err error)
 
+// PullRequests converts what one page has. One that cannot be understood spoils the page.
+func PullRequests[T any](got []T, convert func(T) (forges.PullRequest, error)) ([]forges.PullRequest, error) {
+	pulls := make([]forges.PullRequest, 0, len(got))
+	for _, one := range got {
+		pull, err := convert(one)
+		if err != nil {
+			return nil, err
+		}
+		pulls = append(pulls, pull)
+	}
+	return pulls, nil
+}
+
 // pagesLimit is when a forge that has always one more page is not believed any longer.
 const pagesLimit = 1000
 

@@ -16,11 +16,15 @@ import (
 
 var (
 	hash  = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	name  = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 	login = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(\[bot\])?$`)
 )
 
 // IsLogin tells whether a text may be the name of an account. Others are asked nobody about: they become part of a path.
 func IsLogin(text string) bool { return login.MatchString(text) && !strings.Contains(text, "..") }
+
+// IsName tells whether a text may be the name of a repository.
+func IsName(text string) bool { return name.MatchString(text) && text != "." && text != ".." }
 
 // CheckCommit refuses what is no full hash of a commit.
 func CheckCommit(commit string) error {
