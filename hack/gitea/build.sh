@@ -28,9 +28,10 @@ trap 'stop_progress; rm -rf "$work"' EXIT
 
 download() { (cd hack/gitea && retry go mod download code.gitea.io/gitea && retry go list -deps tool >/dev/null); }
 
-# SQLite is in C; the tags are Gitea's own for it.
+# SQLite is in C; the tags are Gitea's own for it. A build without optimisations takes three quarters of the time, and the tests do not wait
+# for Gitea. Neither do they debug it; and a compiler that collects its garbage less often is a fifth faster.
 build() {
-  (cd hack/gitea && CGO_ENABLED=1 GOFLAGS='' nice -n 19 go build -trimpath -tags 'sqlite sqlite_unlock_notify' -o "$work/" \
+  (cd hack/gitea && CGO_ENABLED=1 GOFLAGS='' GOGC=400 nice -n 19 go build -trimpath -gcflags='all=-N -l -dwarf=false' -tags 'sqlite sqlite_unlock_notify' -o "$work/" \
     -ldflags "-s -w -X main.Version=${version#v} -X 'main.Tags=sqlite sqlite_unlock_notify'" tool)
 }
 
