@@ -85,6 +85,13 @@ emulation: never
 # Whether container disks are image volumes, or else have a container each: auto (by the version of Kubernetes), always or never.
 imageVolumes: auto
 
+# More of the controller's command line (gitvirt run --help), such as --forge=gitea and --forge-token-file=/etc/gitvirt/files/forge-token. The Secret
+# gitvirt-files of the release's namespace, which is yours to make, is mounted at /etc/gitvirt/files.
+arguments: []
+
+# Whether the webhooks of --forge are taken, at the Service gitvirt-webhooks; their secret is webhook-secret in gitvirt-files.
+webhooks: false
+
 # How many controllers; one works, the others wait.
 replicas: 2
 
@@ -94,6 +101,9 @@ serviceMonitor: false
 
 // manyReplicas stands for the number of replicas, which is no text.
 const manyReplicas = 424242
+
+// chartArguments stands for the arguments that a user adds.
+const chartArguments = "--@@arguments@@"
 
 // chartOptions are options whose values Helm puts in.
 func chartOptions() Options {
@@ -105,28 +115,29 @@ func chartOptions() Options {
 		ControllerImage: image("gitvirt"), AgentImage: image("gitvirt-agent"), LauncherImage: image("gitvirt-launcher"),
 		Repository: "{{ .Values.repository.url }}", Branch: "{{ .Values.repository.branch }}", Path: "{{ .Values.repository.path }}",
 		Emulation: "{{ .Values.emulation }}", ImageVolumes: "{{ .Values.imageVolumes }}", VMNamespaces: []string{`{{ if not .Values.clusterWide }}{{ join "," .Values.vmNamespaces }}{{ end }}`}, Replicas: manyReplicas, chart: true,
+		Arguments: []string{chartArguments},
 	}
 }
 
 func writeChart(files map[string][]byte) error {
 	o := chartOptions()
 	for _, p := range append(parts(&o),
-		part{"vms", nil}, part{"servicemonitor", []any{serviceMonitor(&o)}}) {
+		part{"vms", nil}, part{"webhooks", webhookService(&o)}, part{"serviceMonitor", []any{serviceMonitor(&o)}}) {
 		var text []byte
 		var err error
 		switch p.file {
 		case "vms":
 			text, err = chartVMs(&o)
-		case "servicemonitor":
+		case "webhooks", "serviceMonitor": // which are the names of the values as well
 			text, err = file(p.objects)
-			text = []byte("{{- if .Values.serviceMonitor }}\n" + string(text) + "{{- end }}\n")
+			text = []byte("{{- if .Values." + p.file + " }}\n" + string(text) + "{{- end }}\n")
 		default:
 			text, err = file(p.objects)
 		}
 		if err != nil {
 			return err
 		}
-		files[chartFolder+"templates/"+p.file+".yaml"] = append([]byte(generated), forHelm(text)...)
+		files[chartFolder+"templates/"+strings.ToLower(p.file)+".yaml"] = append([]byte(generated), forHelm(text)...)
 	}
 	header, err := yaml.Marshal(map[string]any{
 		"apiVersion": "v2", "name": "gitvirt", "type": "application", "version": "0.1.0", "appVersion": "devel",
@@ -158,15 +169,27 @@ func chartVMs(o *Options) ([]byte, error) {
 }
 
 // mark is an argument with its condition, for forHelm.
-func (w when) mark() string { return "@@" + string(w.credentials) + "@@" + w.argument }
+func (w when) mark() string { return "@@" + string(w.condition) + "@@" + w.argument }
 
-var marks = regexp.MustCompile(`(?m)^( *)- '@@(\S+)@@(.*)'$`)
+// helm is the condition in Helm's words.
+func (c condition) helm() string {
+	if c == withWebhooks {
+		return ".Values.webhooks"
+	}
+	return fmt.Sprintf("eq .Values.repository.credentials %q", string(c))
+}
+
+var (
+	marks         = regexp.MustCompile(`(?m)^( *)- '@@(\S+)@@(.*)'$`)
+	moreArguments = regexp.MustCompile(`(?m)^( *)- ` + chartArguments + `$`)
+)
 
 // forHelm makes of marks what Helm understands.
 func forHelm(text []byte) []byte {
 	text = bytes.ReplaceAll(text, fmt.Append(nil, "replicas: ", manyReplicas), []byte("replicas: {{ .Values.replicas }}"))
+	text = moreArguments.ReplaceAll(text, []byte("${1}{{- range .Values.arguments }}\n${1}- {{ . | toJson }}\n${1}{{- end }}"))
 	return marks.ReplaceAllFunc(text, func(line []byte) []byte {
 		found := marks.FindSubmatch(line)
-		return fmt.Appendf(nil, "%[1]s{{- if eq .Values.repository.credentials %[2]q }}\n%[1]s- %[3]s\n%[1]s{{- end }}", found[1], found[2], found[3])
+		return fmt.Appendf(nil, "%[1]s{{- if %[2]s }}\n%[1]s- %[3]s\n%[1]s{{- end }}", found[1], condition(found[2]).helm(), found[3])
 	})
 }

@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -116,16 +117,18 @@ func TestLeastRights(t *testing.T) {
 
 func TestOptionsThatCannotBe(t *testing.T) {
 	for reason, change := range map[string]func(*Options){
-		"no repository":          func(o *Options) { o.Repository = "" },
-		"no namespace":           func(o *Options) { o.Namespace = "" },
-		"no namespace for VMs":   func(o *Options) { o.VMNamespaces = nil },
-		"a namespace of no name": func(o *Options) { o.VMNamespaces = []string{"Team A"} },
-		"VMs beside the keys":    func(o *Options) { o.VMNamespaces = []string{o.Namespace} },
-		"no image":               func(o *Options) { o.AgentImage = "" },
-		"unknown credentials":    func(o *Options) { o.Credentials = "cookie" },
-		"unknown image volumes":  func(o *Options) { o.ImageVolumes = "maybe" },
-		"unknown emulation":      func(o *Options) { o.Emulation = "maybe" },
-		"no controller":          func(o *Options) { o.Replicas = 0 },
+		"no repository":                  func(o *Options) { o.Repository = "" },
+		"no namespace":                   func(o *Options) { o.Namespace = "" },
+		"no namespace for VMs":           func(o *Options) { o.VMNamespaces = nil },
+		"a namespace of no name":         func(o *Options) { o.VMNamespaces = []string{"Team A"} },
+		"VMs beside the keys":            func(o *Options) { o.VMNamespaces = []string{o.Namespace} },
+		"no image":                       func(o *Options) { o.AgentImage = "" },
+		"unknown credentials":            func(o *Options) { o.Credentials = "cookie" },
+		"unknown image volumes":          func(o *Options) { o.ImageVolumes = "maybe" },
+		"unknown emulation":              func(o *Options) { o.Emulation = "maybe" },
+		"an argument without its option": func(o *Options) { o.Arguments = []string{"gitea"} },
+		"an argument of two lines":       func(o *Options) { o.Arguments = []string{"--forge=gitea\n--kubernetes=false"} },
+		"no controller":                  func(o *Options) { o.Replicas = 0 },
 	} {
 		o := options()
 		change(&o)
@@ -155,6 +158,10 @@ func helm(t *testing.T, values string) []*unstructured.Unstructured {
 				texts = append(texts, fmt.Sprint(item))
 			}
 			return strings.Join(texts, separator)
+		},
+		"toJson": func(value any) (string, error) {
+			text, err := json.Marshal(value)
+			return string(text), err
 		},
 		"default": func(other, value any) any {
 			if value == "" {
@@ -256,6 +263,9 @@ func TestChart(t *testing.T) {
 		"everything": {"clusterWide: true\nserviceMonitor: true\nemulation: auto\nimageVolumes: never\nrepository: {url: 'ssh://git@x/y.git', branch: main, path: hosts, credentials: ssh}", func(o *Options) {
 			o.ClusterWide, o.ServiceMonitor, o.Emulation, o.ImageVolumes, o.Credentials = true, true, "auto", "never", SSH
 			o.Repository, o.Branch, o.Path = "ssh://git@x/y.git", "main", "hosts"
+		}},
+		"a forge": {"webhooks: true\narguments: ['--forge=gitea', '--external-url=https://vms.example.com/{{x}}']", func(o *Options) {
+			o.Webhooks, o.Arguments = true, []string{"--forge=gitea", "--external-url=https://vms.example.com/{{x}}"}
 		}},
 		"a token": {"repository: {credentials: token}\nimages: {repository: registry.example.com, tag: v9}", func(o *Options) {
 			o.Credentials = Token

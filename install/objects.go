@@ -46,6 +46,9 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 			all = append(all, namespaceRights(&o, name)...)
 		}
 	}
+	if o.Webhooks {
+		all = append(all, webhookService(&o)...)
+	}
 	if o.ServiceMonitor {
 		all = append(all, serviceMonitor(&o))
 	}

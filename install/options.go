@@ -20,11 +20,14 @@ const (
 	public           = "gitvirt-public"
 	settings         = "gitvirt"
 	repository       = "gitvirt-repository"
+	secretFiles      = "gitvirt-files"
+	webhooks         = "gitvirt-webhooks"
 )
 
-// The ports: the controller's health, metrics and read-only API, the agents' service, and their health and metrics.
+// The ports: the controller's health, metrics and read-only API, its webhooks, the agents' service, and their health and metrics.
 const (
 	controllerPort   = 9471
+	webhookPort      = 9472
 	agentPort        = 9473
 	agentMetricsPort = 9474
 )
@@ -58,6 +61,11 @@ type Options struct {
 	ImageVolumes string
 	// Replicas of the controller; one of them works, the others wait.
 	Replicas int32
+	// Arguments are more of the controller's command line (gitvirt run), such as "--forge=gitea". The Secret gitvirt-files of the namespace, which is
+	// yours too, is mounted at FilesDir, for those that name files.
+	Arguments []string
+	// Webhooks has the controller take a forge's webhooks, whose secret is webhook-secret in gitvirt-files, behind the Service gitvirt-webhooks.
+	Webhooks bool
 	// ServiceMonitor is for clusters that have the Prometheus operator.
 	ServiceMonitor bool
 
@@ -105,6 +113,11 @@ func (o *Options) Check() error {
 	}
 	if !slices.Contains([]string{"auto", "always", "never"}, o.ImageVolumes) {
 		fail("image volumes %q: want auto, always or never", o.ImageVolumes)
+	}
+	for _, argument := range o.Arguments {
+		if !strings.HasPrefix(argument, "--") || strings.ContainsAny(argument, "\x00\r\n") {
+			fail("the controller's argument %q: want an option of gitvirt run with its value, such as --forge=gitea", argument)
+		}
 	}
 	if o.Replicas < 1 {
 		fail("%d replicas of the controller: want at least one", o.Replicas)

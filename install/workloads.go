@@ -17,6 +17,9 @@ import (
 // credentialsDir is where the Secret with the credentials of the git server is mounted.
 const credentialsDir = "/etc/gitvirt/repository" //nolint:gosec // a folder, not a credential
 
+// FilesDir is where the Secret gitvirt-files is mounted.
+const FilesDir = "/etc/gitvirt/files"
+
 // configMaps are the settings, which are read when a program starts: restart it after a change.
 func configMaps(o *Options) []any {
 	namespaces := "" // all
@@ -43,10 +46,23 @@ func fromField(variable, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: variable, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
-// when is an argument that is there for one kind of credentials only; the chart makes a condition of it.
+// when is an argument that is there under a condition, of which the chart makes one of Helm's.
 type when struct {
-	credentials Credentials
-	argument    string
+	condition condition
+	argument  string
+}
+
+// condition is the credentials that an argument is for, or withWebhooks.
+type condition string
+
+const withWebhooks condition = "webhooks"
+
+// holds reports whether a condition is met.
+func (o *Options) holds(c condition) bool {
+	if c == withWebhooks {
+		return o.Webhooks
+	}
+	return c == condition(o.Credentials)
 }
 
 // controllerArguments are the controller's command line.
@@ -57,10 +73,12 @@ func controllerArguments() ([]string, []when) {
 		"--emulation=$(GITVIRT_EMULATION)",
 	}
 	conditional := []when{
-		{Token, "--git-token-file=" + credentialsDir + "/token"},
-		{Password, "--git-password-file=" + credentialsDir + "/password"},
-		{SSH, "--ssh-key=" + credentialsDir + "/ssh-privatekey"},
-		{SSH, "--known-hosts=" + credentialsDir + "/known_hosts"},
+		{condition(Token), "--git-token-file=" + credentialsDir + "/token"},
+		{condition(Password), "--git-password-file=" + credentialsDir + "/password"},
+		{condition(SSH), "--ssh-key=" + credentialsDir + "/ssh-privatekey"},
+		{condition(SSH), "--known-hosts=" + credentialsDir + "/known_hosts"},
+		{withWebhooks, "--webhook-listen=:" + fmt.Sprint(webhookPort)},
+		{withWebhooks, "--webhook-secret-file=" + FilesDir + "/webhook-secret"},
 	}
 	return all, conditional
 }
@@ -71,11 +89,13 @@ func deployment(o *Options) *appsv1.Deployment {
 	for _, w := range conditional {
 		if o.chart {
 			arguments = append(arguments, w.mark())
-		} else if w.credentials == o.Credentials {
+		} else if o.holds(w.condition) {
 			arguments = append(arguments, w.argument)
 		}
 	}
-	yes, no, optional := true, false, true
+	// They come last, and count where they say again what stands before them.
+	arguments = append(arguments, o.Arguments...)
+	yes, no := true, false
 	container := corev1.Container{
 		Name: "controller", Image: o.ControllerImage, Args: arguments,
 		Env: []corev1.EnvVar{
@@ -94,6 +114,7 @@ func deployment(o *Options) *appsv1.Deployment {
 		},
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "state", MountPath: "/var/lib/gitvirt"}, {Name: "tmp", MountPath: "/tmp"}, {Name: "repository", MountPath: credentialsDir, ReadOnly: true},
+			{Name: "files", MountPath: FilesDir, ReadOnly: true},
 		},
 	}
 	template := podTemplate(controller, "system-cluster-critical", container)
@@ -103,9 +124,7 @@ func deployment(o *Options) *appsv1.Deployment {
 	template.Spec.Volumes = []corev1.Volume{
 		// Mirrors of the repository: all of it can be fetched again.
 		emptyDir("state"), emptyDir("tmp"),
-		{Name: "repository", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-			SecretName: repository, Optional: &optional, DefaultMode: pointer(int32(0o440)),
-		}}},
+		yours("repository", repository), yours("files", secretFiles),
 	}
 	// Two on one node go down together.
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
@@ -114,6 +133,13 @@ func deployment(o *Options) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: meta(controller, o.Namespace), Spec: appsv1.DeploymentSpec{
 		Replicas: &o.Replicas, Selector: selector(controller), Template: template,
 	}}
+}
+
+// yours is a volume of a Secret that is not installed, and that may be missing.
+func yours(name, secret string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+		SecretName: secret, Optional: pointer(true), DefaultMode: pointer(int32(0o440)),
+	}}}
 }
 
 // daemonSet are the agents. What an agent may on its node, and why:
@@ -215,6 +241,21 @@ func around(o *Options) []any {
 		}},
 		reach(controller, to(controllerPort, neighbours, readers)),
 		reach(agent, to(agentPort, neighbours), to(agentMetricsPort, neighbours, readers)),
+	}
+}
+
+// webhookService is where a forge reaches the controller: an Ingress in front of it ends TLS. Whoever sends nothing that is signed is turned away by
+// the controller itself, so that everybody may try.
+func webhookService(o *Options) []any {
+	port := intstr.FromInt32(webhookPort)
+	return []any{
+		&corev1.Service{ObjectMeta: meta(webhooks, o.Namespace), Spec: corev1.ServiceSpec{
+			Selector: labels(controller), Ports: []corev1.ServicePort{{Name: "http", Port: webhookPort, TargetPort: port}},
+		}},
+		&networkingv1.NetworkPolicy{ObjectMeta: meta(webhooks, o.Namespace), Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: *selector(controller), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{{Protocol: pointer(corev1.ProtocolTCP), Port: &port}}}},
+		}},
 	}
 }
 

@@ -36,7 +36,9 @@ func (c *cli) installCommand() *cobra.Command {
 
 Exit codes: 0 done, 1 an error.`,
 		Example: `  gitvirt install --repository https://git.example.com/team/fleet.git --vm-namespace team-a --dry-run
-  gitvirt install --repository ssh://git@git.example.com/team/fleet.git --credentials ssh --vm-namespace team-a --vm-namespace team-b`,
+  gitvirt install --repository ssh://git@git.example.com/team/fleet.git --credentials ssh --vm-namespace team-a --vm-namespace team-b
+  gitvirt install --repository https://git.example.com/team/fleet.git --credentials token --webhooks \
+    --controller-argument=--forge=gitea --controller-argument=--trusted-keys=/etc/gitvirt/files/signers`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.install(cmd.Context(), cmd, &f) },
 	}
@@ -52,6 +54,8 @@ Exit codes: 0 done, 1 an error.`,
 	flags.StringVar(&f.images, "image-repository", "gitvirt.io", "where the images gitvirt, gitvirt-agent and gitvirt-launcher are, with this version as their tag")
 	flags.StringVar(&o.ImageVolumes, "image-volumes", o.ImageVolumes, "whether container disks are image volumes, or else have containers: auto, always, never")
 	flags.StringVar(&o.Emulation, "emulation", o.Emulation, "whether guests may run without KVM: auto, always, never")
+	flags.StringArrayVar(&o.Arguments, "controller-argument", nil, "one more of the controller's options (gitvirt run), such as --forge=gitea; files come from the Secret gitvirt-files, at "+install.FilesDir+" (may be repeated)")
+	flags.BoolVar(&o.Webhooks, "webhooks", false, "take the forge's webhooks, whose secret is webhook-secret in gitvirt-files, at the Service gitvirt-webhooks")
 	flags.Int32Var(&o.Replicas, "replicas", o.Replicas, "controllers; one works, the others wait")
 	flags.BoolVar(&o.ServiceMonitor, "service-monitor", false, "install a ServiceMonitor for the Prometheus operator")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests and change nothing")
@@ -66,6 +70,9 @@ func (c *cli) install(ctx context.Context, cmd *cobra.Command, f *installFlags) 
 	o.ControllerImage, o.AgentImage, o.LauncherImage = f.images+"/gitvirt:"+version, f.images+"/gitvirt-agent:"+version, f.images+"/gitvirt-launcher:"+version
 	if o.ClusterWide && cmd.Flags().Changed("vm-namespace") {
 		return errors.New("--cluster-wide and --vm-namespace exclude each other")
+	}
+	if err := c.controllerOptions(&o); err != nil {
+		return err
 	}
 	objects, err := install.Objects(o)
 	if err != nil {
@@ -109,5 +116,20 @@ func (c *cli) install(ctx context.Context, cmd *cobra.Command, f *installFlags) 
 		where = "the namespace " + o.VMNamespaces[0]
 	}
 	c.printf("gitvirt %s keeps VMs in %s as %s says.\n", version, where, o.Repository)
+	return nil
+}
+
+// controllerOptions says which of the arguments the controller would not start with: nobody should learn that from its log.
+func (c *cli) controllerOptions(o *install.Options) error {
+	run := c.runCommand()
+	if err := run.ParseFlags(o.Arguments); err != nil {
+		return fmt.Errorf("--controller-argument: %w; gitvirt run --help lists the options", err)
+	}
+	if extra := run.Flags().Args(); len(extra) > 0 {
+		return fmt.Errorf("--controller-argument %s is no option of gitvirt run", extra[0])
+	}
+	if o.Webhooks && !run.Flags().Changed("forge") {
+		return errors.New("--webhooks are those of a forge: name its kind, such as --controller-argument=--forge=gitea")
+	}
 	return nil
 }
