@@ -100,11 +100,11 @@ func (w *world) plan(ctx context.Context, source merger, head string, fork bool)
 		r.conflicts = conflicts
 		return r, nil
 	}
-	desired := schemas.Assemble(snapshot.Files, schemas.JudgedBy(w.fleet()))
-	side := &w.sides[0]
+	files, side := snapshot.Files, &w.sides[0]
 	if fork {
-		side = &w.sides[1]
+		files, side = guarded(files, w.view.Snapshot.Files), &w.sides[1]
 	}
+	desired := schemas.Assemble(files, schemas.JudgedBy(w.fleet()))
 	base, err := side.base()
 	if err != nil {
 		return nil, err

@@ -20,6 +20,9 @@ func ParseSecret(name string, content []byte) *File {
 	return mayHoldFleet(&File{Path: name, secret: true}, content)
 }
 
+// Decrypted reports whether the file was encrypted (ParseSecret).
+func (f *File) Decrypted() bool { return f.secret }
+
 // Unreadable is what Parse returns for a file of which nobody knows what it asks for.
 func Unreadable(at Position, message, fix string) *File {
 	file := &File{Path: at.File, mayHoldFleet: true}
