@@ -34,7 +34,7 @@ demo: ## Show the main job on real parts (KEEP=1 leaves it running)
 build: ## Build bin/gitvirt, bin/gitvirt-launcher (static) and bin/gitvirt-agent (loads libvirt at run time)
 	CGO_ENABLED=0 $(go_build) -o bin/gitvirt ./cmd/gitvirt
 	CGO_ENABLED=0 go build $(roomy) -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/gitvirt-launcher ./cmd/gitvirt-launcher
-	CGO_ENABLED=1 $(go_build) -tags libvirt_dlopen -o bin/gitvirt-agent ./cmd/gitvirt-agent
+	CGO_ENABLED=1 $(go_build) -tags libvirt_dlopen,netgo,osusergo -o bin/gitvirt-agent ./cmd/gitvirt-agent
 
 .PHONY: install
 install: build ## Install the programs, and the plugin of kubectl, below PREFIX (default /usr/local)
@@ -64,8 +64,8 @@ gitea: setup ## Build Gitea, the real forge of the tests (once, outside the work
 # Without vet, which looks at all that is imported as well: make lint has it, with more.
 test: setup guest gitea ## Run every test, those against real libvirt, QEMU and Gitea included
 	export GITVIRT_GUEST="$$(hack/guest/path.sh)" GITVIRT_GITEA="$$(hack/gitea/path.sh)"; \
-	go test $(roomy) -trimpath -vet=off -p $(TEST_PARALLEL) -timeout 30m $(LONE_TESTS); \
-	go test $(roomy) -vet=off -race -p $(TEST_PARALLEL) -timeout 30m $$(go list ./... | grep -vxFf <(go list $(LONE_TESTS)))
+	CGO_ENABLED=0 go test $(roomy) -trimpath -vet=off -p $(TEST_PARALLEL) -timeout 30m $(LONE_TESTS); \
+	go test $(roomy) -gcflags=all=-dwarf=false -vet=off -race -p $(TEST_PARALLEL) -timeout 30m $$(go list ./... | grep -vxFf <(go list $(LONE_TESTS)))
 
 .PHONY: bench
 bench: setup guest ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)

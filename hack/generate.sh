@@ -13,8 +13,8 @@ generate() {
   protoc --plugin=protoc-gen-go="$protoc_gen_go" --plugin=protoc-gen-go-grpc="$protoc_gen_go_grpc" \
     --go_out="$1" --go_opt=paths=source_relative --go-grpc_out="$1" --go-grpc_opt=paths=source_relative \
     nodeagent/api/*.proto
-  go run ./hack/gendocs "$1"
-  go run ./hack/gendeploy "$1"
+  CGO_ENABLED=0 go run ./hack/gendocs "$1"
+  CGO_ENABLED=0 go run ./hack/gendeploy "$1"
 }
 
 # published are the generated documents, without the folder that they are in.

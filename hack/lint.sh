@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 . hack/lib.sh
 
 # What is compiled here, make build does not compile again: it must be compiled the same way.
-export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath" GOGC=200
+export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath" GOGC=400 GOMEMLIMIT=8GiB
 
 # The scripts that a shell runs, by name or by their first line.
 mapfile -t scripts < <(git ls-files -co --exclude-standard -- .ci hack | xargs -r grep -lIE '^#!.*\b(ba)?sh\b')

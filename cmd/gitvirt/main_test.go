@@ -34,7 +34,8 @@ func (c cleaning) Run() int {
 	return code
 }
 
-// program returns a program as it is released: gitvirt static, the agent with libvirt loaded at run time.
+// program returns a program as it is released: gitvirt static, the agent with libvirt loaded at run time. It is compiled as make build does, which
+// finds most of it in the cache then.
 func program(t testing.TB, name string) string {
 	t.Helper()
 	programs.once.Do(func() {
@@ -43,7 +44,7 @@ func program(t testing.TB, name string) string {
 			programs.err = build(filepath.Join(programs.dir, "gitvirt"), []string{"CGO_ENABLED=0"}, ".")
 		}
 		if programs.err == nil {
-			programs.err = build(filepath.Join(programs.dir, "gitvirt-agent"), []string{"CGO_ENABLED=1"}, "-tags", "libvirt_dlopen", "../gitvirt-agent")
+			programs.err = build(filepath.Join(programs.dir, "gitvirt-agent"), []string{"CGO_ENABLED=1"}, "-tags", "libvirt_dlopen,netgo,osusergo", "../gitvirt-agent")
 		}
 	})
 	if programs.err != nil {
@@ -53,7 +54,7 @@ func program(t testing.TB, name string) string {
 }
 
 func build(output string, environment []string, args ...string) error {
-	command := exec.Command("go", append([]string{"build", "-o", output}, args...)...)
+	command := exec.Command("go", append([]string{"build", "-trimpath", "-o", output}, args...)...)
 	command.Env = append(os.Environ(), environment...)
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", filepath.Base(output), err, out)
