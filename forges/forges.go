@@ -79,7 +79,7 @@ type Comment struct {
 	// Body is Markdown, as it was written.
 	Body    string
 	Created time.Time
-	// Updated is when it was edited last.
+	// Updated is when it was edited last; of one that never was, it is Created, or at most a second later.
 	Updated time.Time
 }
 

@@ -8,7 +8,8 @@ import (
 )
 
 // Beyond returns the plan without what another one, of the revision that it builds upon, says as well: the steps that happen anyway,
-// and the problems that are there already. same is how many steps these are. Neither plan is changed.
+// and the problems that are there already. same is how many steps these are. Its ID is of what is left, so that it stays the same when only
+// the other one changes; the steps keep theirs. Neither plan is changed.
 func (p *Plan) Beyond(base *Plan) (own *Plan, same int, err error) {
 	before := make(map[schemas.Address]*Step, len(base.Steps))
 	for i := range base.Steps {
@@ -39,7 +40,7 @@ func (p *Plan) Beyond(base *Plan) (own *Plan, same int, err error) {
 	}
 	out.Diagnostics = slices.DeleteFunc(slices.Clone(p.Diagnostics), func(d schemas.Diagnostic) bool { return known[d.Error()] })
 	out.summarize()
-	return &out, same, nil
+	return &out, same, out.identify()
 }
 
 // appendWanted appends what the step does and what for, whatever revision wants it.

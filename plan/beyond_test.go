@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +52,18 @@ func TestBeyond(t *testing.T) {
 	for _, held := range own.Held {
 		if held.Address.Name == "broken" {
 			t.Error("what the base holds already is told")
+		}
+	}
+	// What only the base has is not in the ID, and the steps keep theirs.
+	without := at("one", manifest("stays", "Always", "128Mi"), manifest("grows", "Always", "128Mi"), manifest("both", "Always", "192Mi"))
+	small := at("two", manifest("stays", "Always", "128Mi"), manifest("grows", "Always", "256Mi"), manifest("both", "Always", "256Mi"),
+		strings.Replace(manifest("wrong", "Always", "128Mi"), "kubevirt.io/v1", "kubevirt.io/v9", 1))
+	if other, _, err := small.Beyond(without); err != nil || other.ID != own.ID || own.ID == branch.ID {
+		t.Errorf("the ID is %s, and %s without the base's own step (%v); the whole is %s", own.ID, other.ID, err, branch.ID)
+	}
+	for _, step := range own.Steps {
+		if !slices.ContainsFunc(branch.Steps, func(whole plan.Step) bool { return whole.ID == step.ID }) {
+			t.Errorf("the step of %s has another ID than in the whole plan", step.Address)
 		}
 	}
 	if _, same, err = branch.Beyond(branch); err != nil || same != len(branch.Steps) {

@@ -43,7 +43,7 @@ func (p *Plan) identify() error {
 		if step.Object != nil {
 			content = append(append(content, "\x00object "...), step.Object.Hash...)
 		}
-		if step.recurs() {
+		if step.Recurs() {
 			content = append(append(content, 0), p.Revision...)
 		}
 		step.ID = idOf(content)
@@ -53,10 +53,10 @@ func (p *Plan) identify() error {
 	return nil
 }
 
-// recurs reports whether the same step may be needed again although no commit was applied to the machine in between: it comes
+// Recurs reports whether the same step may be needed again although no commit was applied to the machine in between: it comes
 // back after it was removed, is undefined again, or crashes again. It is then a step of its revision, so that what was approved
-// of it is not approved for ever.
-func (s *Step) recurs() bool {
+// of it is not approved for ever, nor at the commit that a merge makes.
+func (s *Step) Recurs() bool {
 	return s.Precondition == "" || s.Action == ActionCreate || s.Action == ActionStart
 }
 

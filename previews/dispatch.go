@@ -28,6 +28,7 @@ const (
 	refuses      // it comes from a fork that is not planned
 	awaits       // it cannot be planned yet
 	plans
+	listens // somebody may have commanded something
 )
 
 // what says what has to be done about a pull request, and from when on; quick says that people wait for it.
@@ -51,12 +52,27 @@ func (l *loop) what(one *pull, now time.Time) (what kind, quick bool) {
 		return nothing, false
 	case one.head != one.Head:
 		return plans, true
+	case l.toHear(one, now):
+		return listens, true
 	case one.base != l.world.view.Revision():
 		return plans, false
 	case one.world != l.seq && !now.Before(one.at.Add(l.p.config.Settle)):
 		return plans, false
 	}
 	return nothing, false
+}
+
+// sameTime is for how long after a pull request was seen to be updated something else may be written that updates it at the same time: forges
+// tell it in seconds.
+const sameTime = 2 * time.Second
+
+// toHear reports whether somebody may have commanded something since the comments were read.
+func (l *loop) toHear(one *pull, now time.Time) bool {
+	if fleet := l.world.fleet(); fleet == nil || !fleet.TakesCommands() || now.Before(one.deaf) {
+		return false
+	}
+	settled := one.updated.Add(sameTime)
+	return one.more || one.heard.Before(one.updated) || one.heard.Before(settled) && !now.Before(settled)
 }
 
 // dispatch begins what is due: first what people wait for, of that the newest.
@@ -94,17 +110,20 @@ func (l *loop) dispatch(ctx context.Context, now time.Time) {
 		if !c.quick && (l.slow > 0 || now.Before(l.rest)) {
 			return
 		}
-		l.begin(ctx, c.one, c.what, !c.quick)
+		l.begin(ctx, c.one, c.what, !c.quick, now)
 	}
 }
 
-func (l *loop) begin(ctx context.Context, one *pull, what kind, slow bool) {
+func (l *loop) begin(ctx context.Context, one *pull, what kind, slow bool, now time.Time) {
 	one.busy = true
 	l.busy++
 	if slow {
 		l.slow++
 	}
-	j := &job{p: l.p, pull: *one, what: what, world: l.world, account: l.account, branch: l.branch, seq: l.seq, slow: slow}
+	j := &job{
+		p: l.p, pull: *one, what: what, world: l.world, account: l.account, branch: l.branch, seq: l.seq, slow: slow,
+		commands: l.world.fleet().TakesCommands(), hears: l.toHear(one, now),
+	}
 	l.workers.Go(func() {
 		working, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
@@ -137,9 +156,9 @@ func (l *loop) finished(o outcome) {
 	if one == nil {
 		return
 	}
-	latest, fetched, unfetched, moved := one.PullRequest, one.fetched, one.unfetched, one.moved
+	latest, fetched, unfetched, moved, updated := one.PullRequest, one.fetched, one.unfetched, one.moved, one.updated
 	*one = o.pull
-	one.PullRequest, one.fetched, one.unfetched, one.busy = latest, fetched, unfetched, false
+	one.PullRequest, one.fetched, one.unfetched, one.updated, one.busy = latest, fetched, unfetched, updated, false
 	if errors.Is(o.err, forges.ErrNotFound) && o.gone || o.err == nil && o.what == closes && (latest.State != forges.Open || latest.Base != l.branch) {
 		delete(l.pulls, latest.Number)
 		l.p.mu.Lock()
@@ -153,7 +172,11 @@ func (l *loop) finished(o outcome) {
 		one.retry = now.Add(one.backoff.Next())
 		if problem := plan.Inert(o.err.Error()); problem != one.problem {
 			one.problem = problem
-			l.p.world.Report(reconciler.Note{Type: reconciler.Warning, Reason: ForgeFailed, Message: "pull request " + strconv.Itoa(one.Number) + ": " + problem})
+			reason := ForgeFailed
+			if errors.Is(o.err, errUnwritten) {
+				reason = CommandFailed
+			}
+			l.p.world.Report(reconciler.Note{Type: reconciler.Warning, Reason: reason, Message: "pull request " + strconv.Itoa(one.Number) + ": " + problem})
 		}
 	} else {
 		one.problem = ""

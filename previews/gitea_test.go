@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,9 +15,11 @@ import (
 	"github.com/gitvirt/gitvirt/forges"
 	"github.com/gitvirt/gitvirt/forges/gitea"
 	"github.com/gitvirt/gitvirt/forges/gitea/giteatest"
+	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/previews"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
+	"github.com/gitvirt/gitvirt/reconciler/statusbranch"
 	"github.com/gitvirt/gitvirt/sources/git"
 )
 
@@ -28,13 +33,15 @@ func TestGitea(t *testing.T) {
 			"content": base64.StdEncoding.EncodeToString([]byte(text)), "message": "Write " + path, "branch": "main",
 		}, nil)
 	}
-	put("gitvirt.yaml", fleet)
+	put("gitvirt.yaml", fleet+"  pullRequests: {commands: true}\n")
 	put("db.yaml", manifest("db", "256Mi"))
-	client, err := gitea.New(gitea.Config{URL: server.URL, Owner: repo.Owner, Repository: repo.Name, TokenFile: server.TokenFile(t, "gitvirt")})
+	token := server.TokenFile(t, "gitvirt")
+	client, err := gitea.New(gitea.Config{URL: server.URL, Owner: repo.Owner, Repository: repo.Name, TokenFile: token})
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, repo.URL(), client)
+	host := reconcilertest.NewHost()
+	run(t, git.Config{URL: repo.URL(), Auth: git.Auth{TokenFile: token}}, client, host)
 
 	ours := func(number int) string {
 		t.Helper()
@@ -95,11 +102,46 @@ func TestGitea(t *testing.T) {
 	if said := ours(fork); said != "" {
 		t.Errorf("a refused fork was commented on: %s", said)
 	}
+
+	// Commands: Gitea tells only administrators of the repository what others may do.
+	grows, _ := repo.Open(t, giteatest.Opening{Title: "More memory", Author: "ann"})
+	rewrite(t, repo, grows, "db.yaml", manifest("db", "320Mi"))
+	until(grows, "256Mi -&gt; 320Mi")
+	approve := regexp.MustCompile("/gitvirt approve [0-9a-f]{12}").FindString(ours(grows))
+	repo.Comment(t, grows, "ann", approve)
+	until(grows, "`ann` `"+approve+"`: **refused**, the forge does not tell gitvirt's account what others may do")
+	repo.Allow(t, "gitvirt", forges.Admin)
+	server.AddUser(t, "eve")
+	repo.Comment(t, grows, "eve", approve)
+	until(grows, "`eve` `"+approve+"`: **refused**, that takes write permission in the repository, and the forge says `read`")
+	repo.Comment(t, grows, "ann", approve+"\n\nIt was slow.")
+	until(grows, "`ann` `"+approve+"`: **done**, approved 1 step of plan")
+	host.Executions()
+	repo.Merge(t, grows)
+	until(grows, "was merged into `main`")
+	for end := time.Now().Add(2 * time.Minute); !slices.ContainsFunc(host.Executions(), func(e reconcilertest.Execution) bool { return e.Action == plan.ActionRestart && e.Err == nil }); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what was approved never happens")
+		}
+	}
+}
+
+// rewrite replaces a file on the branch of a pull request.
+func rewrite(t *testing.T, repo *giteatest.Repository, number int, path, text string) {
+	t.Helper()
+	var pull struct{ Head struct{ Ref string } }
+	repo.Do(t, repo.Owner, http.MethodGet, fmt.Sprint("/pulls/", number), nil, &pull)
+	var file struct{ SHA string }
+	repo.Do(t, repo.Owner, http.MethodGet, "/contents/"+path+"?ref="+pull.Head.Ref, nil, &file)
+	repo.Do(t, repo.Owner, http.MethodPut, "/contents/"+path, map[string]any{
+		"content": base64.StdEncoding.EncodeToString([]byte(text)), "message": "Rewrite " + path, "branch": pull.Head.Ref, "sha": file.SHA,
+	}, nil)
 }
 
 // run runs a controller with a host in memory until the test ends.
-func run(t *testing.T, url string, forge forges.Forge) {
-	source, err := git.Open(git.Config{URL: url, Dir: t.TempDir()})
+func run(t *testing.T, config git.Config, forge forges.Forge, host *reconcilertest.Host) {
+	config.Dir = t.TempDir()
+	source, err := git.Open(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,11 +149,24 @@ func run(t *testing.T, url string, forge forges.Forge) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loop, err := reconciler.New(source, reconcilertest.NewHost(), reconciler.Config{Interval: time.Second})
+	publisher, err := git.NewPublisher(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, err := previews.New(forge, beside, loop, previews.Config{Interval: time.Second, Settle: time.Second})
+	loop, err := reconciler.New(source, host, reconciler.Config{
+		Interval: time.Second, Status: func(name string) reconciler.StatusBranch {
+			return statusbranch.Branch{Publisher: publisher, Name: name}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := previews.New(forge, beside, loop, previews.Config{
+		Interval: time.Second, Settle: time.Second,
+		Approvals: func(name string) previews.ApprovalBranch {
+			return statusbranch.Branch{Publisher: publisher, Name: name}
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +176,7 @@ func run(t *testing.T, url string, forge forges.Forge) {
 	go func() { ended <- shown.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := errors.Join(<-ended, <-ended, source.Close(), beside.Close()); err != nil {
+		if err := errors.Join(<-ended, <-ended, publisher.Close(), source.Close(), beside.Close()); err != nil {
 			t.Error(err)
 		}
 	})

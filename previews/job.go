@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/gitvirt/gitvirt/forges"
 	"github.com/gitvirt/gitvirt/plan"
@@ -21,6 +22,11 @@ type job struct {
 	branch  string
 	seq     int
 	slow    bool
+	// commands says that people may command by comments, hears that there may be new ones.
+	commands, hears bool
+	// heard are the comments that have no answer yet, when listened is when they were read; zero before.
+	heard    []heard
+	listened time.Time
 	// gone says that the pull request itself is not there any more.
 	gone bool
 }
@@ -35,26 +41,45 @@ func (j *job) run(ctx context.Context) error {
 		return j.pending(ctx, "waiting: what lives is not known at the moment")
 	case plans:
 		return j.plan(ctx)
+	case listens:
+		return j.listen(ctx)
 	case nothing:
 	}
 	return nil
 }
 
-// find looks for our comment, once. Where there are several, because a controller died in between, the first one stays.
+// find looks for our comment, once, and for commands when there may be new ones. Where there are several of ours, because a controller died in
+// between, the first one stays.
 func (j *job) find(ctx context.Context) error {
-	if j.pull.looked {
+	if !j.listened.IsZero() || j.pull.looked && !j.hears {
 		return nil
 	}
+	began := j.p.config.Clock.Now()
 	comments, err := j.p.forge.Comments(ctx, j.pull.Number)
 	if err != nil {
 		j.gone = errors.Is(err, forges.ErrNotFound)
-		return fmt.Errorf("looking for the comment: %w", err)
+		return fmt.Errorf("reading the comments: %w", err)
 	}
+	if !j.pull.looked {
+		if err := j.recognize(ctx, comments); err != nil {
+			return err
+		}
+	}
+	j.listened = began
+	if j.commands {
+		j.heard = unanswered(comments, j.account, &j.pull.said)
+	}
+	return nil
+}
+
+// recognize finds ours among the comments.
+func (j *job) recognize(ctx context.Context, comments []forges.Comment) error {
 	j.pull.comment, j.pull.digest = 0, ""
 	for _, comment := range comments {
 		if comment.Author != j.account || !isOurs(comment.Body, j.world.fleet().Name) {
 			continue
 		}
+		j.pull.said.join(memoryOf(comment.Body))
 		if j.pull.comment != 0 {
 			if err := j.p.forge.DeleteComment(ctx, j.pull.Number, comment.ID); err != nil {
 				return fmt.Errorf("removing a second comment: %w", err)
@@ -65,6 +90,29 @@ func (j *job) find(ctx context.Context) error {
 	}
 	j.pull.looked = true
 	return nil
+}
+
+// listen reads the comments, and makes the plan when there is something to answer.
+func (j *job) listen(ctx context.Context) error {
+	if err := j.find(ctx); err != nil {
+		return err
+	}
+	if len(j.heard) == 0 && !j.pull.unsaid && !j.pull.said.pending() {
+		j.silence()
+		return nil
+	}
+	return j.plan(ctx)
+}
+
+// silence notes that the commands up to here have their answers, or so many of them as one look carries out.
+func (j *job) silence() {
+	if j.listened.IsZero() || !j.commands {
+		return
+	}
+	j.pull.heard, j.pull.deaf = j.listened, time.Time{}
+	if j.pull.more = len(j.heard) > maxCommands; j.pull.more {
+		j.pull.deaf = j.listened.Add(j.p.config.Interval)
+	}
 }
 
 // write makes the comment say body. One that somebody has removed is written again.
@@ -134,7 +182,8 @@ func (j *job) plan(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("planning %s: %w", short(j.pull.Head), err)
 	}
-	r.branch, r.link = j.branch, j.link()
+	unanswered := j.answer(ctx, r)
+	r.branch, r.link, r.commands, r.said = j.branch, j.link(), j.commands, j.pull.said
 	body, digest := r.comment(j.p.forge.CommentLimit())
 	status := r.status()
 	if digest == j.pull.digest && j.pull.pending != j.pull.Head {
@@ -154,6 +203,11 @@ func (j *job) plan(ctx context.Context) error {
 		}
 	}
 	j.pull.head, j.pull.base, j.pull.world, j.pull.at, j.pull.moved = j.pull.Head, r.base, j.seq, j.p.config.Clock.Now(), false
+	j.pull.unsaid = false
+	if unanswered != nil {
+		return unanswered
+	}
+	j.silence()
 	return nil
 }
 
@@ -209,14 +263,18 @@ func (j *job) close(ctx context.Context) error {
 	case j.pull.State == forges.Open:
 		what = "is not to be merged into " + plan.Span(j.branch) + " any more"
 	}
-	body, digest := closing(j.world.fleet().Name, what, j.pull.summary)
-	if j.pull.comment == 0 || j.pull.digest == digest {
+	if j.pull.comment == 0 || j.pull.digest == closedDigest {
 		return nil
 	}
+	if err := j.answer(ctx, nil); err != nil {
+		return err
+	}
+	body, digest := closing(j.world.fleet().Name, what, j.pull.summary, &j.pull.said, j.p.forge.CommentLimit())
 	if err := j.p.forge.EditComment(ctx, j.pull.Number, j.pull.comment, body); err != nil && !errors.Is(err, forges.ErrNotFound) {
 		return fmt.Errorf("closing the comment: %w", err)
 	}
-	j.pull.digest = digest
+	j.pull.digest, j.pull.unsaid = digest, false
+	j.silence()
 	j.pull.head = "" // when it is opened again, everything is told again
 	j.p.metrics.comments.WithLabelValues("closed").Inc()
 	return nil

@@ -48,6 +48,11 @@ type pull struct {
 	moved bool
 	// pending is the head that was told to be pending, and not more yet; refused the one that was told to be refused.
 	pending, refused string
+	// updated is when it was seen that Updated is another, heard when the comments were read last whose commands all have answers; more says
+	// that some have none, which are read again after deaf. unsaid says that the comment does not say yet what said remembers.
+	updated, heard, deaf time.Time
+	more, unsaid         bool
+	said                 memory
 	// told is the last status.
 	told    forges.Status
 	problem string
@@ -235,7 +240,7 @@ func (l *loop) changed(ctx context.Context) error {
 }
 
 func (l *loop) newPull(pr forges.PullRequest) *pull {
-	return &pull{PullRequest: pr, backoff: backoff.Backoff{Min: 2 * time.Second, Max: 10 * time.Minute, Rand: l.p.config.Rand}}
+	return &pull{PullRequest: pr, updated: l.p.config.Clock.Now(), backoff: backoff.Backoff{Min: 2 * time.Second, Max: 10 * time.Minute, Rand: l.p.config.Rand}}
 }
 
 // seen takes what the forge says of a pull request. Those that were closed and are not known need nothing.
@@ -254,6 +259,9 @@ func (l *loop) seen(pr forges.PullRequest, first bool) {
 	}
 	if pr.State != known.State || pr.Head != known.Head || pr.Base != known.Base {
 		known.retry = time.Time{}
+	}
+	if !pr.Updated.Equal(known.Updated) {
+		known.updated = l.p.config.Clock.Now()
 	}
 	known.PullRequest = pr
 	l.show(known)

@@ -13,6 +13,7 @@ type metrics struct {
 	plans       *prometheus.CounterVec
 	planSeconds prometheus.Histogram
 	comments    *prometheus.CounterVec
+	commands    *prometheus.CounterVec
 }
 
 func newMetrics(p *Previews, registry prometheus.Registerer) (*metrics, error) {
@@ -33,12 +34,15 @@ func newMetrics(p *Previews, registry prometheus.Registerer) (*metrics, error) {
 		comments: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gitvirt_previews_comment_total", Help: "What became of comments (created, edited, unchanged, closed).",
 		}, []string{"result"}),
+		commands: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gitvirt_previews_command_total", Help: "Commands in comments (plan, approve, other), by result (done, refused, not yet).",
+		}, []string{"command", "result"}),
 	}
 	if registry == nil {
 		return m, nil
 	}
 	for _, collector := range []prometheus.Collector{
-		m.polls, m.lastPoll, m.plans, m.planSeconds, m.comments,
+		m.polls, m.lastPoll, m.plans, m.planSeconds, m.comments, m.commands,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gitvirt_previews_open", Help: "Pull requests that are looked after."}, func() float64 {
 			return float64(len(p.Pulls()))
 		}),

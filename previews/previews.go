@@ -3,7 +3,8 @@
 // forge as the plan is. It takes no lock, carries nothing out, and what the forge does or fails to do never reaches the loop.
 //
 // What it knows of the past is on the forge: a comment says in a hidden line what it was made of. So a restart edits nothing when nothing
-// has changed. Only our own comments count; what others write is never read but for its author.
+// has changed. Only our own comments count. What others write is nothing but text, unless the Fleet of the base lets people command by
+// comments: then the forge is asked what they may do, and what became of it stands in our comment.
 package previews
 
 import (
@@ -42,6 +43,9 @@ type Source interface {
 const (
 	ForgeFailed    reconciler.Reason = "ForgeFailed"
 	ForgeRecovered reconciler.Reason = "ForgeRecovered"
+	CommandDone    reconciler.Reason = "CommandDone"
+	CommandRefused reconciler.Reason = "CommandRefused"
+	CommandFailed  reconciler.Reason = "CommandFailed" // it is tried again
 )
 
 // Config adjusts Previews. The zero value is usable.
@@ -54,6 +58,8 @@ type Config struct {
 	Settle time.Duration
 	// Parallel is how many pull requests are looked at at a time; 0 means 2.
 	Parallel int
+	// Approvals returns the branch of a name that approvals are recorded on; nil means that nobody can approve anything by a comment.
+	Approvals func(branch string) ApprovalBranch
 	// Registry gets the metrics; nil means nobody reads them.
 	Registry prometheus.Registerer
 	// Clock and Rand (numbers in [0,1)) are for tests; nil means the real ones.

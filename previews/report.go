@@ -10,6 +10,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/forges"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
 )
@@ -35,6 +36,9 @@ type report struct {
 	judged bool
 	// link leads to the full plan; may be empty.
 	link string
+	// commands says that people may command by comments, said is what they did.
+	commands bool
+	said     memory
 }
 
 // The hidden first lines of a comment: whose it is, and what it was made of.
@@ -84,14 +88,18 @@ const (
 // comment returns the text, of at most limit bytes, and the digest that is in it.
 func (r *report) comment(limit int) (body, digest string) {
 	first := marker(r.fleet)
+	hidden, said := r.said.markdown(limit / 4)
 	const digestBytes = 12
-	budget := limit - len(first) - len(digestBegin) - 2*digestBytes - len(hiddenEnd)
-	text := strings.ReplaceAll(r.text(budget), "<!-- gitvirt:", "<!__ gitvirt:") // a name may be our marker
-	sum := sha256.Sum256([]byte(r.head + "\x00" + r.base + "\x00" + text))
+	budget := limit - len(first) - len(digestBegin) - 2*digestBytes - len(hiddenEnd) - len(hidden) - len(said)
+	text := inComment(r.text(budget))
+	sum := sha256.Sum256([]byte(r.head + "\x00" + r.base + "\x00" + hidden + text + said))
 	digest = hex.EncodeToString(sum[:digestBytes])
 	text = strings.Replace(text, noTime, r.at.UTC().Format(timeLayout), 1)
-	return first + digestBegin + digest + hiddenEnd + text, digest
+	return first + digestBegin + digest + hiddenEnd + hidden + text + said, digest
 }
+
+// inComment is text below the hidden lines: none of it is one, as a name may be.
+func inComment(text string) string { return strings.ReplaceAll(text, "<!-- gitvirt:", "<!__ gitvirt:") }
 
 // text is the part that people see, with noTime for the time.
 func (r *report) text(budget int) string {
@@ -146,7 +154,17 @@ func (r *report) remarks() string {
 		parts = append(parts, fmt.Sprintf("%s asks for %s already, with or without this pull request; %s not shown.",
 			plan.Span(r.branch), count(r.anyway, "other step"), isAre(r.anyway)))
 	}
+	if r.commands && len(r.approval().Steps) > 0 {
+		parts = append(parts, "**In a comment**, "+plan.Span(fmt.Sprintf("%s %s %.12s", address, verbApprove, r.plan.ID))+
+			" lets happen after the merge what waits. "+plan.Span(address+" "+string(verbPlan))+" makes the plan anew.")
+	}
 	return strings.Join(parts, "\n\n")
+}
+
+// approval is what an approval of the plan reaches: the steps that wait and are the same after the merge. What may be needed again at another
+// revision is not among them, and nothing is where the rules will be others.
+func (r *report) approval() *status.Approval {
+	return status.NewApproval(r.plan, func(step *plan.Step) bool { return !r.judged && !step.Recurs() })
 }
 
 // maxShownConflicts is how many conflicts are named.
@@ -186,15 +204,19 @@ func clip(text string, budget int) string {
 var lastSummary = regexp.MustCompile(`(?m)^Plan: [0-9a-zA-Z ,.():]+`)
 
 // closing is what becomes of a comment when nobody decides about the pull request any more; before is what it said. what says it in a few
-// words, such as "was merged".
-func closing(fleet, what, before string) (body, digest string) {
-	digest = "closed"
-	body = marker(fleet) + digestBegin + digest + hiddenEnd + "This pull request " + what + "."
+// words, such as "was merged"; what people commanded stays.
+func closing(fleet, what, before string, said *memory, limit int) (body, digest string) {
+	digest = closedDigest
+	hidden, shown := said.markdown(limit / 4)
+	body = marker(fleet) + digestBegin + digest + hiddenEnd + hidden + "This pull request " + what + "."
 	if summary := lastSummary.FindString(before); summary != "" {
 		body += " Its last plan was: " + strings.TrimPrefix(summary, "Plan: ")
 	}
-	return body + "\n", digest
+	return body + "\n" + shown, digest
 }
+
+// closedDigest is the digest of a comment that is closed.
+const closedDigest = "closed"
 
 // maxAnnotations is how many lines are marked.
 const maxAnnotations = 50

@@ -1,9 +1,12 @@
 package previews
 
 import (
+	"encoding/base64"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -19,7 +22,7 @@ func hostile(t *rapid.T, label string) string {
 	return rapid.OneOf(
 		rapid.SampledFrom([]string{
 			"", "web", "@everyone", "![x](https://evil/x.png)", "</details>", "<img src=x>", "`", "```\n", noTime, "www.evil.example", "a|b", "\x1b[31m", "\u202e",
-			markerBegin + "demo" + hiddenEnd, digestBegin + "00" + hiddenEnd,
+			markerBegin + "demo" + hiddenEnd, digestBegin + "00" + hiddenEnd, commandsBegin + "e30" + hiddenEnd,
 		}),
 		rapid.String(),
 	).Draw(t, label)
@@ -30,6 +33,7 @@ func drawReport(t *rapid.T) *report {
 		fleet: hostile(t, "fleet"), branch: hostile(t, "branch"), base: hostile(t, "base"), head: hostile(t, "head"), node: hostile(t, "node"),
 		at: time.Unix(1_700_000_000, 0), anyway: rapid.IntRange(0, 3).Draw(t, "anyway"), judged: rapid.Bool().Draw(t, "judged"),
 	}
+	r.commands, r.said = rapid.Bool().Draw(t, "commands"), drawMemory(t)
 	switch rapid.IntRange(0, 3).Draw(t, "kind") {
 	case 0:
 		for range rapid.IntRange(1, 200).Draw(t, "conflicts") {
@@ -56,6 +60,57 @@ func drawReport(t *rapid.T) *report {
 		r.plan.Diagnostics = append(r.plan.Diagnostics, schemas.Diagnostic{Position: schemas.Position{File: hostile(t, "file"), Line: 1}, Message: hostile(t, "message")})
 	}
 	return r
+}
+
+// drawMemory is what somebody may have written into our comment.
+func drawMemory(t *rapid.T) memory {
+	var m memory
+	for range rapid.IntRange(0, 40).Draw(t, "commanded") {
+		m.add(rapid.Int64Range(0, 1<<62).Draw(t, "id"), answer{
+			At: rapid.Int64Range(0, 4e9).Draw(t, "when"), By: hostile(t, "by"), Command: strings.Repeat(hostile(t, "command"), 3),
+			Result: rapid.SampledFrom([]result{planned, approved, foreseen, forbidden, unwritten, result(hostile(t, "result"))}).Draw(t, "became"),
+			Plan:   hostile(t, "plan id"), May: hostile(t, "may"), Steps: rapid.Int().Draw(t, "n"), Later: rapid.Int().Draw(t, "later"),
+		})
+	}
+	return m
+}
+
+// TestPropertyMemory: whatever is read, and whatever is added, it stays small, and what was answered stays answered.
+func TestPropertyMemory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := drawMemory(t)
+		id := rapid.Int64Range(1, 100).Draw(t, "one")
+		m.add(id, answer{Result: planned})
+		for range rapid.IntRange(0, 40).Draw(t, "more") {
+			m.add(rapid.Int64Range(1, 1000).Draw(t, "another"), answer{Result: forbidden})
+		}
+		hidden, shown := m.markdown(8 << 10)
+		got := memoryOf("anything\n" + hidden + shown)
+		if !got.answered(id) || len(got.Answered) > maxAnswered || len(got.Answers) > maxAnswers || len(hidden)+len(shown) > 8<<10 {
+			t.Fatalf("of %+v there is %+v", m, got)
+		}
+		memoryOf(commandsBegin + rapid.String().Draw(t, "text") + hiddenEnd)
+		written := base64.RawStdEncoding.EncodeToString([]byte(rapid.StringMatching(`\{"(through|answered|answers)":[-0-9\[\]{}"a-z:,]{0,40}\}`).Draw(t, "json")))
+		other := memoryOf(commandsBegin + written + hiddenEnd)
+		other.join(got)
+		if !other.answered(id) {
+			t.Fatalf("%+v has forgotten %d", other, id)
+		}
+	})
+}
+
+// TestPropertyCommands: only a whole first line is one, and what is told of it is harmless.
+func TestPropertyCommands(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		body := rapid.OneOf(rapid.String(), rapid.Just(address+hostile(t, "end")), rapid.Just(address+" "+hostile(t, "rest"))).Draw(t, "body")
+		c, ok := commandIn(body)
+		if ok != (strings.HasPrefix(body, address) && (len(body) == len(address) || strings.IndexFunc(body[len(address):], unicode.IsSpace) == 0)) {
+			t.Fatalf("%q is a command: %t", body, ok)
+		}
+		if len(c.text) > maxCommand || strings.ContainsAny(c.text, "\x1b\r\n\u202e") || !utf8.ValidString(c.text) {
+			t.Fatalf("of %q it is told %q", body, c.text)
+		}
+	})
 }
 
 // TestPropertyComment: whatever the plan and the names, the comment fits, is found again, and its time makes no other one.
@@ -91,10 +146,13 @@ func TestPropertyComment(t *testing.T) {
 		if _, other := later.comment(limit); other == digest {
 			t.Fatal("another base makes no other comment")
 		}
+		if got := memoryOf(body); r.said.answered(7) != got.answered(7) || len(got.Answers) > len(r.said.Answers) || !slices.Equal(got.Answered, r.said.Answered) {
+			t.Fatalf("it remembers %+v and not %+v", got, r.said)
+		}
 		if status := r.status(); status.State == forges.Pending || len(status.Annotations) > maxAnnotations {
 			t.Fatalf("%+v", status)
 		}
-		if closed, digest := closing(r.fleet, "was closed", lastSummary.FindString(body)); !isOurs(closed, r.fleet) || digestOf(closed) != digest || len(closed) > 1000 {
+		if closed, digest := closing(r.fleet, "was closed", lastSummary.FindString(body), &r.said, limit); !isOurs(closed, r.fleet) || digestOf(closed) != digest || len(closed) > limit {
 			t.Fatalf("closing: %s", closed)
 		}
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/gitvirt/gitvirt/previews"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
+	"github.com/gitvirt/gitvirt/reconciler/statusbranch"
 	"github.com/gitvirt/gitvirt/sources/git"
 	"github.com/gitvirt/gitvirt/sources/git/gittest"
 )
@@ -76,16 +77,23 @@ type story struct {
 	repo  *gittest.Repo
 	host  *reconcilertest.Host
 	forge *fake.Forge
-	loop  *reconciler.Reconciler
-	p     *previews.Previews
-	stop  func()
+	// published says that there is a status branch.
+	published bool
+	loop      *reconciler.Reconciler
+	p         *previews.Previews
+	stop      func()
 }
 
 // play tells a story in virtual time.
 func play(t *testing.T, tell func(t *testing.T, s *story)) {
+	playAs(t, "  pullRequests: {forks: false}\n", false, tell)
+}
+
+// playAs is play with a Fleet of a spec, perhaps with a status branch.
+func playAs(t *testing.T, spec string, published bool, tell func(t *testing.T, s *story)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &story{t: t, repo: gittest.NewRepo(t), host: reconcilertest.NewHost(), forge: fake.New(time.Now)}
-		s.repo.Commit(map[string]string{"gitvirt.yaml": fleet + "  pullRequests: {forks: false}\n", "web.yaml": manifest("web", "128Mi"), "db.yaml": manifest("db", "256Mi")})
+		s := &story{t: t, repo: gittest.NewRepo(t), host: reconcilertest.NewHost(), forge: fake.New(time.Now), published: published}
+		s.repo.Commit(map[string]string{"gitvirt.yaml": fleet + spec, "web.yaml": manifest("web", "128Mi"), "db.yaml": manifest("db", "256Mi")})
 		s.start()
 		defer func() { s.stop() }()
 		s.wait(20 * time.Second)
@@ -104,13 +112,25 @@ func (s *story) start() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	zero := func() float64 { return 0 }
-	if s.loop, err = reconciler.New(source, s.host, reconciler.Config{Rand: zero}); err != nil {
+	publisher, err := git.NewPublisher(git.Config{URL: s.repo.Dir, Dir: filepath.Join(s.repo.Dir, "..", "status")})
+	if err != nil {
 		s.t.Fatal(err)
 	}
-	if s.p, err = previews.New(s.forge, beside, s.loop, previews.Config{
-		ExternalURL: "https://gitvirt.example.org/", Rand: zero, Registry: s.loop.Registry(),
-	}); err != nil {
+	zero := func() float64 { return 0 }
+	looping, showing := reconciler.Config{Rand: zero}, previews.Config{ExternalURL: "https://gitvirt.example.org/", Rand: zero}
+	if s.published {
+		looping.Status = func(name string) reconciler.StatusBranch {
+			return statusbranch.Branch{Publisher: publisher, Name: name}
+		}
+		showing.Approvals = func(name string) previews.ApprovalBranch {
+			return statusbranch.Branch{Publisher: publisher, Name: name}
+		}
+	}
+	if s.loop, err = reconciler.New(source, s.host, looping); err != nil {
+		s.t.Fatal(err)
+	}
+	showing.Registry = s.loop.Registry()
+	if s.p, err = previews.New(s.forge, beside, s.loop, showing); err != nil {
 		s.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -119,7 +139,7 @@ func (s *story) start() {
 	go func() { ended <- s.p.Run(ctx) }()
 	s.stop = func() {
 		cancel()
-		if err := errors.Join(<-ended, <-ended, source.Close(), beside.Close()); err != nil {
+		if err := errors.Join(<-ended, <-ended, publisher.Close(), source.Close(), beside.Close()); err != nil {
 			s.t.Error(err)
 		}
 	}

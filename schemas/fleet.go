@@ -65,16 +65,24 @@ type FleetSpec struct {
 	Trust *FleetTrust `json:"trust,omitempty"`
 	// Policy is what happens by itself, and when.
 	Policy Policy `json:"policy,omitempty,omitzero"`
-	// PullRequests says for which pull requests plans are made.
+	// PullRequests says for which pull requests plans are made, and whether comments on them are heard.
 	PullRequests FleetPullRequests `json:"pullRequests,omitempty,omitzero"`
 	// Notifications are who is told of events.
 	Notifications []Receiver `json:"notifications,omitempty"`
 }
 
-// FleetPullRequests says for which pull requests plans are made. That of the branch that they are to be merged into counts.
+// FleetPullRequests says for which pull requests plans are made, and whether comments on them are heard. That of the branch that they are
+// to be merged into counts.
 type FleetPullRequests struct {
 	// Forks lets pull requests from other repositories be planned: anybody may open one.
 	Forks bool `json:"forks,omitempty"`
+	// Commands lets people who may write to the repository command by comments: plan and approve.
+	Commands bool `json:"commands,omitempty"`
+}
+
+// TakesCommands reports whether comments on pull requests are heard. A Fleet that nobody can rely on lets nobody command.
+func (f *Fleet) TakesCommands() bool {
+	return f.Spec.PullRequests.Commands && f.Spec.Policy.Doubt == ""
 }
 
 // FleetKubernetes is what the machines of a repository may have in a cluster. Who may change the Fleet decides about all who may

@@ -23,3 +23,31 @@ func TestJudgedBy(t *testing.T) {
 		t.Errorf("%+v is proposed", got.Proposed)
 	}
 }
+
+// TestTakesCommands: off unless it says so, and where nobody can rely on what it says.
+func TestTakesCommands(t *testing.T) {
+	const on = "spec: {pullRequests: {commands: true}}"
+	for _, test := range []struct {
+		name string
+		spec []string
+		want bool
+	}{
+		{"nothing said", []string{"spec: {}"}, false},
+		{"off", []string{"spec: {pullRequests: {commands: false}}"}, false},
+		{"on", []string{on}, true},
+		{"on, beside a mistake", []string{"spec: {pullRequests: {commands: true, fork: true}}"}, false},
+		{"no truth value", []string{`spec: {pullRequests: {commands: "yes"}}`}, false},
+		{"two Fleets", []string{on, on}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var files []*schemas.File
+			for i, spec := range test.spec {
+				name := string(rune('a'+i)) + ".yaml"
+				files = append(files, schemas.Parse(name, []byte("apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: shop}\n"+spec+"\n")))
+			}
+			if got := schemas.Assemble(files).Fleet.TakesCommands(); got != test.want {
+				t.Errorf("it takes commands: %t", got)
+			}
+		})
+	}
+}

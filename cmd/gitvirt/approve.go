@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +13,7 @@ import (
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/reconciler/statusbranch"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
 	"github.com/gitvirt/gitvirt/sources/git"
@@ -80,8 +80,9 @@ func (c *cli) approvePlan(ctx context.Context, f *approveFlags, id string) error
 		return err
 	}
 	defer func() { _ = publisher.Close() }()
-	files, err := publisher.Read(ctx, branch)
-	if err != nil && !errors.Is(err, sources.ErrEmpty) {
+	recorded := statusbranch.Branch{Publisher: publisher, Name: branch, Follows: f.source.config.Branch}
+	files, err := recorded.Read(ctx)
+	if err != nil {
 		return err
 	}
 	p, err := f.plan(files, branch)
@@ -93,8 +94,8 @@ func (c *cli) approvePlan(ctx context.Context, f *approveFlags, id string) error
 		return err
 	}
 	approval.By, approval.At = author.String(), time.Now().UTC().Truncate(time.Second)
-	if already(approval, files) {
-		c.printf("Approved already: %s of plan %.12s.\n", steps(len(approval.Steps)), p.ID)
+	if approval.Given(files) {
+		c.approvedAlready(approval)
 		return nil
 	}
 	c.printf("Plan %.12s at revision %s, %s:\n", p.ID, status.ShortRevision(p.Revision), steps(len(approval.Steps)))
@@ -108,17 +109,20 @@ func (c *cli) approvePlan(ctx context.Context, f *approveFlags, id string) error
 	if err := c.approve("Approve them as "+author.String()+"?", f.approved); err != nil {
 		return err
 	}
-	content, err := approval.YAML()
-	if err != nil {
+	commit, err := recorded.Approve(ctx, approval)
+	switch {
+	case err != nil:
 		return err
+	case commit == "":
+		c.approvedAlready(approval)
+	default:
+		c.printf("Recorded in %s as %s (commit %.9s).\n", branch, approval.Path(), commit)
 	}
-	path := approval.Path()
-	result, err := publisher.Publish(ctx, branch, func(name string) bool { return name == path }, map[string][]byte{path: content}, approval.Subject(), author)
-	if err != nil {
-		return err
-	}
-	c.printf("Recorded in %s as %s (commit %.9s).\n", branch, path, result.Commit)
 	return nil
+}
+
+func (c *cli) approvedAlready(approval *status.Approval) {
+	c.printf("Approved already: %s of plan %.12s.\n", steps(len(approval.Steps)), approval.Plan)
 }
 
 // statusBranch opens the status branch of a repository, with its mirror beside that of the manifests.
@@ -198,57 +202,28 @@ func (f *approveFlags) plan(files map[string][]byte, branch string) (*plan.Plan,
 	return p, nil
 }
 
-// minIDLength is how much of an ID has to be typed: less is easily another plan's.
-const minIDLength = 8
-
 // approvalOf gathers the steps of a plan that wait and that only names; with no names all.
 func approvalOf(p *plan.Plan, id string, only []string) (*status.Approval, error) {
-	if len(id) < minIDLength || !strings.HasPrefix(p.ID, strings.ToLower(id)) {
+	if !status.IsPlan(p, id) {
 		return nil, fmt.Errorf("the present plan is %.12s at revision %s, not %s; look at it with gitvirt plan before you approve it",
 			p.ID, status.ShortRevision(p.Revision), id)
 	}
-	approval := &status.Approval{Plan: p.ID, Fleet: p.Fleet, Revision: p.Revision}
 	found := map[string]bool{}
 	for i := range p.Steps {
 		step := &p.Steps[i]
-		if len(only) > 0 && !selected(step.Address, only) {
-			continue
+		if len(only) > 0 && selected(step.Address, only) && !step.Approvable() && step.Blocked != "" {
+			return nil, fmt.Errorf("%s/%s cannot be approved: %s", step.Address.Namespace, step.Address.Name, step.Blocked)
 		}
 		found[step.Address.Name], found[step.Address.Namespace+"/"+step.Address.Name] = true, true
-		if !step.Approvable() {
-			if len(only) > 0 && step.Blocked != "" {
-				return nil, fmt.Errorf("%s/%s cannot be approved: %s", step.Address.Namespace, step.Address.Name, step.Blocked)
-			}
-			continue
-		}
-		approval.Steps = append(approval.Steps, status.ApprovedStep{
-			ID: step.ID, Address: step.Address, Action: step.Action, Consequence: step.Consequence, Summary: step.Summary,
-		})
 	}
 	for _, name := range only {
 		if !found[name] {
 			return nil, fmt.Errorf("the plan has no step for %s", name)
 		}
 	}
+	approval := status.NewApproval(p, func(step *plan.Step) bool { return selected(step.Address, only) })
 	if len(approval.Steps) == 0 {
 		return nil, errors.New("nothing in the plan waits for an approval")
 	}
 	return approval, nil
-}
-
-// already reports whether every step is approved.
-func already(wanted *status.Approval, files map[string][]byte) bool {
-	known := map[string]bool{}
-	approvals, _ := status.ReadApprovals(files) // what cannot be read approves nothing
-	for _, approval := range approvals {
-		for _, step := range approval.Steps {
-			known[approval.Fleet+"/"+step.ID] = true
-		}
-	}
-	for _, step := range wanted.Steps {
-		if !known[wanted.Fleet+"/"+step.ID] {
-			return false
-		}
-	}
-	return true
 }

@@ -20,7 +20,7 @@ type pullRequests struct {
 }
 
 // pullRequests returns what keeps pull requests right; nil where there is no forge, or no repository that could have any.
-func (f *runFlags) pullRequests(source reconciler.Source, forge forges.Forge, loop *reconciler.Reconciler) (*pullRequests, error) {
+func (f *runFlags) pullRequests(source reconciler.Source, forge forges.Forge, loop *reconciler.Reconciler, branches statusBranches) (*pullRequests, error) {
 	repository, ok := source.(*git.Source)
 	if forge == nil || !ok {
 		return nil, nil //nolint:nilnil // none is a choice, and no error
@@ -30,7 +30,7 @@ func (f *runFlags) pullRequests(source reconciler.Source, forge forges.Forge, lo
 		return nil, err
 	}
 	shown, err := previews.New(forge, beside, loop, previews.Config{
-		ExternalURL: f.forge.external, Interval: f.interval, Registry: loop.Registry(),
+		ExternalURL: f.forge.external, Interval: f.interval, Registry: loop.Registry(), Approvals: branches.approvals(loop),
 	})
 	if err != nil {
 		_ = beside.Close() // it has no connection yet

@@ -20,8 +20,8 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/reconciler/statusbranch"
 	"github.com/gitvirt/gitvirt/schemas"
-	"github.com/gitvirt/gitvirt/sources"
 	"github.com/gitvirt/gitvirt/sources/directory"
 	"github.com/gitvirt/gitvirt/sources/git"
 )
@@ -136,7 +136,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err := f.webhook.check(forge); err != nil {
 		return err
 	}
-	source, statusBranch, closeSource, err := c.openSource(f)
+	source, branches, closeSource, err := c.openSource(f)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	}
 	defer driven.close()
 	loop, err := reconciler.New(source, driven.platform, reconciler.Config{
-		Parallel: f.stepsAtATime(), Interval: f.interval, Status: statusBranch, Log: logger, Ledger: f.agent.book(), Unmet: endpoints.Unmet,
+		Parallel: f.stepsAtATime(), Interval: f.interval, Status: branches.status(), Log: logger, Ledger: f.agent.book(), Unmet: endpoints.Unmet,
 	})
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	pulls, err := f.pullRequests(source, forge, loop)
+	pulls, err := f.pullRequests(source, forge, loop, branches)
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (c *cli) driven(ctx context.Context, f *runFlags, logger *slog.Logger) (*dr
 }
 
 // openSource opens where the manifests come from, and for a repository its status branch.
-func (c *cli) openSource(f *runFlags) (reconciler.Source, func(branch string) reconciler.StatusBranch, func(), error) {
+func (c *cli) openSource(f *runFlags) (reconciler.Source, statusBranches, func(), error) {
 	if f.source.dir != "" {
 		keys, err := f.source.sops.read()
 		if err != nil {
@@ -257,49 +257,10 @@ func (c *cli) openSource(f *runFlags) (reconciler.Source, func(branch string) re
 		return nil, nil, nil, errors.Join(err, source.Close())
 	}
 	follows := f.source.config.Branch
-	branches := func(branch string) reconciler.StatusBranch { return statusBranch{publisher, branch, follows} }
+	branches := func(name string) statusbranch.Branch {
+		return statusbranch.Branch{Publisher: publisher, Name: name, Follows: follows}
+	}
 	return source, branches, func() { _ = publisher.Close(); _ = source.Close() }, nil
-}
-
-// statusBranch is the reconciler's view of a branch.
-type statusBranch struct {
-	publisher *git.Publisher
-	branch    string
-	// follows is the branch that the manifests come from, when the command line names one.
-	follows string
-}
-
-// errOwnBranch keeps status files out of the branch that the manifests come from.
-var errOwnBranch = errors.New("the Fleet's spec.status.branch is the branch that the manifests come from; name another one")
-
-// Read returns what the branch holds; a branch that does not exist yet holds nothing.
-func (b statusBranch) Read(ctx context.Context) (map[string][]byte, error) {
-	if b.branch == b.follows {
-		return nil, errOwnBranch
-	}
-	files, err := b.publisher.Read(ctx, b.branch)
-	if errors.Is(err, sources.ErrEmpty) {
-		return nil, nil
-	}
-	return files, err
-}
-
-// Publish makes the branch hold the files.
-func (b statusBranch) Publish(ctx context.Context, files map[string][]byte, message string) (bool, error) {
-	if b.branch == b.follows {
-		return false, errOwnBranch
-	}
-	author := git.Author{Name: "gitvirt", Email: "gitvirt@localhost"}
-	result, err := b.publisher.Publish(ctx, b.branch, status.Owned, files, message, author)
-	return result.Changed, err
-}
-
-// ReadFolder returns the files below a folder of the branch.
-func (b statusBranch) ReadFolder(ctx context.Context, folder, known string) (map[string][]byte, string, error) {
-	if b.branch == b.follows {
-		return nil, "", errOwnBranch
-	}
-	return b.publisher.ReadFolder(ctx, b.branch, folder, known)
 }
 
 // controlled is the host with what only the controller asks for.

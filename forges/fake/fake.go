@@ -85,6 +85,18 @@ func (f *Forge) say(p *pull, author, body string) int64 {
 	return f.last
 }
 
+// Reword edits a comment of somebody, as they do themselves, or those who may edit what others write.
+func (f *Forge) Reword(number int, id int64, body string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.pulls[number]
+	for i := range p.comments {
+		if p.comments[i].ID == id {
+			p.comments[i].Body, p.comments[i].Updated, p.Updated = body, f.now(), f.now()
+		}
+	}
+}
+
 // Grant gives somebody a right.
 func (f *Forge) Grant(login string, right forges.Permission) {
 	f.mu.Lock()

@@ -41,6 +41,46 @@ type ApprovedStep struct {
 	Summary     string           `json:"summary,omitempty"`
 }
 
+// MinPlanID is how many characters of a plan's ID have to be said: fewer are easily another plan's.
+const MinPlanID = 8
+
+// IsPlan reports whether somebody means this plan by an ID that may be cut short.
+func IsPlan(p *plan.Plan, id string) bool {
+	return len(id) >= MinPlanID && strings.HasPrefix(p.ID, strings.ToLower(id))
+}
+
+// NewApproval gathers the steps of a plan that wait for an approval and that are wanted. By and At are left to who approves.
+func NewApproval(p *plan.Plan, wanted func(step *plan.Step) bool) *Approval {
+	a := &Approval{Plan: p.ID, Fleet: p.Fleet, Revision: p.Revision}
+	for i := range p.Steps {
+		step := &p.Steps[i]
+		if !step.Approvable() || !wanted(step) {
+			continue
+		}
+		a.Steps = append(a.Steps, ApprovedStep{
+			ID: step.ID, Address: step.Address, Action: step.Action, Consequence: step.Consequence, Summary: step.Summary,
+		})
+	}
+	return a
+}
+
+// Given reports whether the approvals among the files of a status branch let each of the steps happen already.
+func (a *Approval) Given(files map[string][]byte) bool {
+	known := map[string]bool{}
+	approvals, _ := ReadApprovals(files) // what cannot be read approves nothing
+	for i := range approvals {
+		for _, step := range approvals[i].Steps {
+			known[approvals[i].Fleet+"/"+step.ID] = true
+		}
+	}
+	for _, step := range a.Steps {
+		if !known[a.Fleet+"/"+step.ID] {
+			return false
+		}
+	}
+	return true
+}
+
 // approvalFile is an Approval as a file.
 type approvalFile struct {
 	APIVersion string   `json:"apiVersion"`
