@@ -37,8 +37,9 @@ type loop struct {
 	desired   *schemas.Desired
 	problems  map[schemas.Address]string
 	pollError string
-	// refused says why the head of the branch is not taken; empty when it is.
+	// refused says why the head of the branch is not taken, and refusal which one it is; empty when it is.
 	refused string
+	refusal Refusal
 	// approvals are those of the status branch, accounts what was done at this revision.
 	approvals []status.Approval
 	accounts  *accounting
@@ -119,7 +120,7 @@ func (l *loop) due() time.Time {
 // polled takes what the source said.
 func (l *loop) polled(p poll) {
 	l.r.metrics.polled(p)
-	problem, refused := "", ""
+	problem, refused, refusal := "", "", refusalOf(p.err)
 	switch {
 	case errors.Is(p.err, sources.ErrUntrusted):
 		if refused = problemOf(p.err); refused != l.refused {
@@ -132,10 +133,10 @@ func (l *loop) polled(p poll) {
 		l.r.event(Normal, PollRecovered, schemas.Address{}, "", "the source can be read again")
 	}
 	if p.err != nil && refused == "" {
-		refused = l.refused // nobody knows better
+		refused, refusal = l.refused, l.refusal // nobody knows better
 	}
-	if problem != l.pollError || refused != l.refused {
-		l.pollError, l.refused, l.dirty = problem, refused, true
+	if problem != l.pollError || refused != l.refused || refusal != l.refusal {
+		l.pollError, l.refused, l.refusal, l.dirty = problem, refused, refusal, true
 	}
 	if p.snapshot == nil || p.snapshot == l.snapshot {
 		return
@@ -350,8 +351,8 @@ func (l *loop) publish(now time.Time) {
 	observed := l.observed
 	observed.Domains = l.known
 	view := &View{
-		Time: now, Snapshot: l.snapshot, Desired: l.desired, Observed: observed, Plan: l.plan, Pods: l.pods(), PollError: l.pollError, Refused: l.refused,
-		problems: l.problems,
+		Time: now, Snapshot: l.snapshot, Desired: l.desired, Observed: observed, Plan: l.plan, Pods: l.pods(), PollError: l.pollError,
+		Refused: l.refused, Refusal: l.refusal, problems: l.problems,
 	}
 	view.attempts = l.pacing.notReady()
 	for k, state := range l.gate.states {

@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -27,9 +28,28 @@ type View struct {
 	PollError string
 	// Refused says why the head of the branch is not applied, and by whom it is; empty when it is.
 	Refused string
+	// Refusal is that head; zero where there is none, or it is not known which one it is.
+	Refusal Refusal
 
 	attempts map[key]status.Attempt
 	problems map[schemas.Address]string
+}
+
+// Refusal is a revision that is not applied because nobody trusts it.
+type Refusal struct {
+	// Revision is its full name.
+	Revision string
+	// Reason says in a few words why, such as "it is not signed".
+	Reason string
+}
+
+// refusalOf finds in an error of a source which revision is refused; zero when it does not say it.
+func refusalOf(err error) Refusal {
+	var told *sources.Error
+	if !errors.As(err, &told) {
+		return Refusal{}
+	}
+	return Refusal{Revision: told.Revision, Reason: told.Reason}
 }
 
 // Revision is the commit that is wanted, or "".

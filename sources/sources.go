@@ -107,6 +107,9 @@ type Error struct {
 	Err error
 	// Fix says what to do about it; it may be empty.
 	Fix string
+	// Revision is the full hash of the commit that an ErrUntrusted is about, and Reason says in a few words why it is, such as "it is not
+	// signed". Both are empty where they are not known.
+	Revision, Reason string
 }
 
 // Error returns "SOURCE: OP: CAUSE; FIX".
@@ -171,6 +174,8 @@ type Heads struct {
 	Branch, Base string
 	// Refs are the full hashes of the references that were asked for, by name. Those that the remote does not have are missing.
 	Refs map[string]string
+	// Seen are the full hashes of references that were only looked at.
+	Seen map[string]string
 	// Refused says of references why what they name cannot be had.
 	Refused map[string]error
 }

@@ -1,4 +1,5 @@
-// Package commitstatus tells of each revision how far it is carried out, where people look at commits: as a status on the forge.
+// Package commitstatus tells of each revision how far it is carried out, or that it is not, where people look at commits: as a status on the forge,
+// or in git's notes.
 // It follows a reconciler's views and never holds up the loop.
 //
 // What was told is kept where it is told: after a start it is read there first, and written only when it is another. So neither a restart nor a
@@ -59,7 +60,7 @@ type Config struct {
 // NewCounts returns what a Config's Counts may be; several Reporters may share it, curried with the label board.
 func NewCounts() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "gitvirt_commit_status_total", Help: "Attempts to tell how far a revision is, by where (forge) and result (ok, error).",
+		Name: "gitvirt_commit_status_total", Help: "Attempts to tell how far a revision is, by where (forge, notes) and result (ok, error).",
 	}, []string{"board", "result"})
 }
 
@@ -85,6 +86,8 @@ type Reporter struct {
 	// current is the wanted revision; nil before it is known. ending are those before it, the oldest first.
 	current *entry
 	ending  []*entry
+	// refused is the head of the branch when nobody trusts it; nil when it is the current one.
+	refused *entry
 	backoff backoff.Backoff
 	// notBefore is the end of a pause of the board; problem is what was told last of it.
 	notBefore time.Time
@@ -179,7 +182,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 func (r *Reporter) next() (*entry, time.Time) {
 	var first *entry
 	var at time.Time
-	for _, e := range append([]*entry{r.current}, r.ending...) {
+	for _, e := range append([]*entry{r.current, r.refused}, r.ending...) {
 		if e == nil || e.done() {
 			continue
 		}
@@ -197,9 +200,46 @@ func (r *Reporter) next() (*entry, time.Time) {
 // look takes the present view.
 func (r *Reporter) look() {
 	view := r.controller.View()
-	if view.Plan == nil || !isCommit(view.Revision()) {
+	r.refuse(view)
+	if view.Plan != nil && isCommit(view.Revision()) {
+		r.follow(view)
+	}
+	r.ending = slices.DeleteFunc(r.ending, (*entry).done)
+}
+
+// refuse takes the head of the branch that is not applied. What was told of it stays until it is applied after all.
+func (r *Reporter) refuse(view *reconciler.View) {
+	head := view.Refusal.Revision
+	if head == view.Revision() {
+		head = ""
+	}
+	if r.refused != nil && r.refused.revision != head {
+		r.ending = append(r.ending, r.refused) // what is not told yet arrives all the same
+		r.refused = nil
+	}
+	if !isCommit(head) {
 		return
 	}
+	if r.refused == nil {
+		r.refused = r.take(head)
+	}
+	r.refused.wanted = forges.Status{Context: Context, State: forges.Failure, Description: cut("not applied: " + status.OneLine(view.Refusal.Reason))}
+}
+
+// take returns what is known of a revision that is among those that end, or begins anew.
+func (r *Reporter) take(revision string) *entry {
+	at := slices.IndexFunc(r.ending, func(e *entry) bool { return e.revision == revision })
+	if at < 0 {
+		return &entry{revision: revision}
+	}
+	e := r.ending[at]
+	r.ending = slices.Delete(r.ending, at, at+1)
+	e.end, e.wanted = false, forges.Status{}
+	return e
+}
+
+// follow takes how far the wanted revision is.
+func (r *Reporter) follow(view *reconciler.View) {
 	progress := view.Progress()
 	if r.current == nil || r.current.revision != progress.Revision {
 		r.turn(view)
@@ -209,7 +249,6 @@ func (r *Reporter) look() {
 	} else if r.current.wanted.State == "" {
 		r.current.wanted = forges.Status{Context: Context, State: forges.Pending, Description: cut("the host cannot be read: " + progress.Unknown)}
 	}
-	r.ending = slices.DeleteFunc(r.ending, (*entry).done)
 }
 
 // commit is the full name of one; what a directory's manifests are called is none.
@@ -227,15 +266,7 @@ func (r *Reporter) turn(view *reconciler.View) {
 	} else {
 		r.ending = append(r.ending, r.current)
 	}
-	r.current = nil
-	if at := slices.IndexFunc(r.ending, func(e *entry) bool { return e.revision == revision }); at >= 0 {
-		r.current = r.ending[at] // it is wanted again
-		r.current.end, r.current.wanted = false, forges.Status{}
-		r.ending = slices.Delete(r.ending, at, at+1)
-	}
-	if r.current == nil {
-		r.current = &entry{revision: revision}
-	}
+	r.current = r.take(revision) // it may be wanted again
 	for _, e := range r.ending {
 		e.supersede(revision)
 	}
@@ -248,7 +279,8 @@ func (r *Reporter) turn(view *reconciler.View) {
 func (r *Reporter) earlier(view *reconciler.View) []string {
 	var out []string
 	add := func(revision string) {
-		if isCommit(revision) && revision != view.Revision() && !slices.Contains(out, revision) && len(out) < maxFound {
+		known := revision == view.Revision() || revision == view.Refusal.Revision || slices.Contains(out, revision)
+		if isCommit(revision) && !known && len(out) < maxFound {
 			out = append(out, revision)
 		}
 	}

@@ -2,6 +2,7 @@ package commitstatus_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler/commitstatus"
 	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
 	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -344,6 +346,120 @@ func TestForcePush(t *testing.T) {
 			t.Errorf("%v, %s", states, first)
 		}
 	})
+}
+
+// refuse commits what nobody trusts and returns its revision.
+func (w *world) refuse(reason string, files map[string]string) (revision string) {
+	revision = w.repo.Commit("a commit of a stranger", files)
+	w.repo.Fail(&sources.Error{
+		Kind: sources.ErrUntrusted, Source: "fake", Op: "judging main", Err: errors.New("commit " + revision[:12] + " " + reason), Fix: "sign it",
+		Revision: revision, Reason: "it " + reason,
+	})
+	w.loop.Nudge()
+	synctest.Wait()
+	return revision
+}
+
+// TestRefused: a revision that nobody trusts is told of once, restarts included, and put right when its signature counts after all.
+func TestRefused(t *testing.T) {
+	play(t, 0, []string{"a"}, func(w *world) {
+		w.wait(time.Minute)
+		first := w.repo.Revision()
+		w.forge.told()
+		head := w.refuse("is not signed", map[string]string{"a.yaml": "", "b.yaml": machine("b", "64Mi")})
+		w.wait(time.Minute)
+		w.wants(head, "failure: not applied: it is not signed")
+		for range 2 {
+			w.stop()
+			w.start()
+			w.wait(time.Minute)
+		}
+		if told := w.forge.told(); len(told) != 1 {
+			t.Errorf("told %q", told)
+		}
+		w.repo.Fail(nil) // somebody has named the key
+		w.loop.Nudge()
+		w.wait(time.Minute)
+		w.wants(head, "pending: applied 1 of 2, 1 waits for an approval")
+		w.wants(first, "success: applied 1 of 1")
+	})
+}
+
+// TestRefusedMeanwhile: while the forge is down another head takes its place, and what was refused is told all the same.
+func TestRefusedMeanwhile(t *testing.T) {
+	play(t, 0, []string{"a"}, func(w *world) {
+		w.wait(time.Minute)
+		w.forge.set(fmt.Errorf("502 Bad Gateway: %w", forges.ErrUnavailable), false)
+		one := w.refuse("is not signed", map[string]string{"b.yaml": machine("b", "64Mi")})
+		w.wait(time.Minute)
+		two := w.refuse("is signed with the SSH key SHA256:x, which is not trusted", map[string]string{"c.yaml": machine("c", "64Mi")})
+		w.wait(time.Minute)
+		w.repo.Fail(nil)
+		three := w.commit(map[string]string{"d.yaml": machine("d", "64Mi")})
+		w.wait(time.Minute)
+		w.forge.set(nil, false)
+		w.wait(10 * time.Minute)
+		w.wants(one, "failure: not applied: it is not signed")
+		w.wants(two, "failure: not applied: it is signed with the SSH key SHA256:x, which is not trusted")
+		w.wants(three, "success: applied 4 of 4")
+	})
+}
+
+// TestNothingTrusted: where no revision was ever trusted the head is told of as well.
+func TestNothingTrusted(t *testing.T) {
+	play(t, 0, nil, func(w *world) {
+		w.wait(time.Second)
+		w.stop()
+		w.repo = reconcilertest.NewRepository(map[string]string{"gitvirt.yaml": gitvirtYAML})
+		head := w.refuse("is not signed", map[string]string{"a.yaml": machine("a", "64Mi")})
+		w.start()
+		w.wait(time.Minute)
+		w.wants(head, "failure: not applied: it is not signed")
+		if len(w.host.Observed().Domains) > 0 {
+			t.Error("it was applied")
+		}
+	})
+}
+
+// notes are git's, in memory.
+type notes struct {
+	text map[string]string
+	fail error
+}
+
+func (n *notes) Name() string { return "refs/notes/gitvirt of the test" }
+
+func (n *notes) Show(_ context.Context, commit string) (string, bool, error) {
+	text, found := n.text[commit]
+	return text, found, n.fail
+}
+
+func (n *notes) Write(_ context.Context, commit, text string) error {
+	n.text[commit] = text
+	return n.fail
+}
+
+// TestInNotes: what is told is read back as it was, and a note that says something else is one that is to be replaced.
+func TestInNotes(t *testing.T) {
+	kept := &notes{text: map[string]string{"c": "looks good\n"}}
+	board := commitstatus.InNotes(kept)
+	if _, has, err := board.Told(t.Context(), "a"); has || err != nil {
+		t.Errorf("without a note: %v, %v", has, err)
+	}
+	want := forges.Status{Context: commitstatus.Context, State: forges.Failure, Description: "1 of 2 failed: default/a: no space: left"}
+	if err := board.Tell(t.Context(), "a", want); err != nil || kept.text["a"] != "gitvirt/apply: failure: 1 of 2 failed: default/a: no space: left\n" {
+		t.Errorf("it is %q, %v", kept.text["a"], err)
+	}
+	if got, has, err := board.Told(t.Context(), "a"); !has || err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("it is read as %+v, %v, %v", got, has, err)
+	}
+	if got, has, err := board.Told(t.Context(), "c"); !has || err != nil || got.State != forges.Pending || got.Description != "" {
+		t.Errorf("somebody's note is read as %+v, %v, %v", got, has, err)
+	}
+	kept.fail = errors.New("no network")
+	if _, _, err := board.Told(t.Context(), "a"); err == nil {
+		t.Error("a note that cannot be read is none")
+	}
 }
 
 func TestNew(t *testing.T) {

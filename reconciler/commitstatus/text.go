@@ -3,6 +3,7 @@ package commitstatus
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/gitvirt/gitvirt/forges"
@@ -92,6 +93,39 @@ type Forge interface {
 	Name() string
 	SetStatus(ctx context.Context, commit string, status forges.Status) error
 	Statuses(ctx context.Context, commit string) ([]forges.Status, error)
+}
+
+// Notes is what is needed of the notes beside the commits of a repository; *git.Notes is one.
+type Notes interface {
+	Name() string
+	Show(ctx context.Context, commit string) (text string, found bool, err error)
+	Write(ctx context.Context, commit, text string) error
+}
+
+// InNotes is the Board of notes. A note is one line: gitvirt/apply, the state and the text.
+func InNotes(notes Notes) Board { return notesBoard{notes} }
+
+type notesBoard struct{ Notes }
+
+// note is what a note says.
+var note = regexp.MustCompile(`^` + Context + `: (pending|success|failure): (.*)\n$`)
+
+// Told reads the note. One that nobody can read is there all the same, and replaced.
+func (b notesBoard) Told(ctx context.Context, commit string) (forges.Status, bool, error) {
+	text, found, err := b.Show(ctx, commit)
+	if err != nil || !found {
+		return forges.Status{}, false, err
+	}
+	told := forges.Status{Context: Context, State: forges.Pending}
+	if parts := note.FindStringSubmatch(text); parts != nil {
+		told.State, told.Description = forges.StatusState(parts[1]), parts[2]
+	}
+	return told, true, nil
+}
+
+// Tell writes the note.
+func (b notesBoard) Tell(ctx context.Context, commit string, status forges.Status) error {
+	return b.Write(ctx, commit, fmt.Sprintf("%s: %s: %s\n", Context, status.State, status.Description))
 }
 
 // OnForge is the Board of a forge.

@@ -46,11 +46,39 @@ func (s *Source) known() *walk.Tree {
 // Heads asks the remote where the branch and other references are (such as "refs/pull/1/head"), and fetches what the mirror lacks of
 // them. When nothing moved that is one request; otherwise all that moved comes with one more.
 func (s *Source) Heads(ctx context.Context, names []string) (*sources.Heads, error) {
+	return s.pick(ctx, func(refs map[string]plumbing.Hash, heads *sources.Heads) {
+		for _, name := range names {
+			if hash, ok := refs[name]; ok {
+				heads.Refs[name] = hash.String()
+			}
+		}
+	})
+}
+
+// Matching is Heads for all references whose names fetch wants, whichever the remote has. Those that see wants are only looked at.
+func (s *Source) Matching(ctx context.Context, fetch, see func(name string) bool) (*sources.Heads, error) {
+	return s.pick(ctx, func(refs map[string]plumbing.Hash, heads *sources.Heads) {
+		heads.Seen = map[string]string{}
+		for name, hash := range refs {
+			switch {
+			case fetch(name):
+				heads.Refs[name] = hash.String()
+			case see(name):
+				heads.Seen[name] = hash.String()
+			}
+		}
+	})
+}
+
+// choice takes of what the remote offers what is to be fetched and seen.
+type choice func(refs map[string]plumbing.Hash, heads *sources.Heads)
+
+func (s *Source) pick(ctx context.Context, choose choice) (*sources.Heads, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	heads, err := s.heads(ctx, names)
+	heads, err := s.heads(ctx, choose)
 	if err != nil {
 		s.damaged = s.damaged || errors.Is(err, errDamaged)
 		return nil, s.fail(ctx, "fetching heads", err)
@@ -58,7 +86,7 @@ func (s *Source) Heads(ctx context.Context, names []string) (*sources.Heads, err
 	return heads, nil
 }
 
-func (s *Source) heads(ctx context.Context, names []string) (*sources.Heads, error) {
+func (s *Source) heads(ctx context.Context, choose choice) (*sources.Heads, error) {
 	from, refs, err := s.upload(ctx)
 	if err != nil {
 		return nil, err
@@ -72,11 +100,7 @@ func (s *Source) heads(ctx context.Context, names []string) (*sources.Heads, err
 		Branch: strings.TrimPrefix(name.String(), "refs/heads/"), Base: base.String(),
 		Refs: map[string]string{}, Refused: map[string]error{},
 	}
-	for _, name := range names {
-		if hash, ok := refs.References[name]; ok {
-			heads.Refs[name] = hash.String()
-		}
-	}
+	choose(refs.References, heads)
 	unlock, err := s.mirror.lock(ctx)
 	if err != nil {
 		return nil, err
@@ -94,14 +118,21 @@ func (s *Source) heads(ctx context.Context, names []string) (*sources.Heads, err
 	if err := f.others(ctx, base, heads.Refs); err != nil {
 		return nil, err
 	}
+	still := map[plumbing.Hash]error{}
 	for name, hash := range heads.Refs {
 		if err := s.refused[plumbing.NewHash(hash)]; err != nil {
 			heads.Refused[name] = err
+			still[plumbing.NewHash(hash)] = err
 		}
 	}
-	// A mirror of many small packs is slower than it need be, and no worse.
+	s.refused = still
+	// A mirror of many small packs, or of much that nobody needs any more, is slower than it need be, and no worse.
 	_ = st.consolidate(ctx)
-	return heads, commit()
+	if err := commit(); err != nil {
+		return nil, err
+	}
+	s.shrink(ctx, heads.Refs)
+	return heads, nil
 }
 
 // headStore opens the mirror, or a new one in its place when it is damaged; commit is what makes the new one count.

@@ -42,6 +42,9 @@ type Source struct {
 	// refused are heads that cannot be fetched, and damaged says that the mirror has to be fetched anew; both are for Heads.
 	refused map[plumbing.Hash]error
 	damaged bool
+	// slack is by how many bytes a mirror of heads may grow, and notBefore when it is made anew at the earliest after that has failed.
+	slack     int64
+	notBefore time.Time
 	// standing is what was trusted last.
 	standing trust.Standing
 }
@@ -72,7 +75,7 @@ func Open(cfg Config, opts ...Option) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("git source %s: %w", ep.display, err)
 	}
-	return &Source{connector: c, parse: o.parse, mirror: m, judge: o.judge, now: o.now}, nil
+	return &Source{connector: c, parse: o.parse, mirror: m, judge: o.judge, now: o.now, slack: headSlack}, nil
 }
 
 // Close releases connections. The mirror stays.
@@ -180,7 +183,7 @@ func (s *Source) advance(ctx context.Context, from fetcher, refs *packp.AdvRefs,
 		return nil, nil, err
 	}
 	if snapshot, tree, err = s.look(ctx, st, head); err != nil {
-		return nil, nil, s.cutOff(err)
+		return nil, nil, s.cutOff(err, head.String())
 	}
 	snapshot.Rewritten = s.rewritten(st, s.previous(), head)
 	return snapshot, tree, s.mirror.commit()

@@ -89,21 +89,24 @@ func (s *Source) verdict(err error) error {
 	case errors.As(err, &refused):
 		shown := *refused
 		shown.Subject, shown.Author = plain(shown.Subject), plain(shown.Author)
-		return &sources.Error{Kind: sources.ErrUntrusted, Op: "judging " + s.branchName(), Err: &shown, Fix: shown.Fix}
+		return &sources.Error{
+			Kind: sources.ErrUntrusted, Op: "judging " + s.branchName(), Err: &shown, Fix: shown.Fix, Revision: shown.Head, Reason: shown.Why(),
+		}
 	case errors.Is(err, trust.ErrMissing):
 		return fmt.Errorf("%w: %w", errCutOff, err)
 	}
 	return err
 }
 
-// cutOff is the verdict about a history that is cut off at the remote.
-func (s *Source) cutOff(err error) error {
+// cutOff is the verdict about a head whose history is cut off at the remote.
+func (s *Source) cutOff(err error, head string) error {
 	if !errors.Is(err, errCutOff) {
 		return err
 	}
 	return &sources.Error{
 		Kind: sources.ErrUntrusted, Op: "judging " + s.branchName(), Err: err,
-		Fix: "the remote has not the whole history (a shallow clone?); complete it, or name a commit that is trusted with --trusted-since",
+		Fix:      "the remote has not the whole history (a shallow clone?); complete it, or name a commit that is trusted with --trusted-since",
+		Revision: head, Reason: "its history cannot be seen whole",
 	}
 }
 
@@ -141,7 +144,7 @@ func (s *Source) vouch(ctx context.Context, judge *trust.Judge, revision string)
 	}
 	defer func() { _ = st.Close() }() // it was only read
 	_, err = judge.Head(ctx, &commits{source: s, store: st, tree: s.tree}, trust.Standing{}, revision)
-	return s.cutOff(s.verdict(err))
+	return s.cutOff(s.verdict(err), revision)
 }
 
 // commits is the history of a mirror as package trust reads it.

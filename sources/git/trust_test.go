@@ -85,6 +85,10 @@ func (w *world) refuses(last, why string, words ...string) {
 	if !errors.Is(err, sources.ErrUntrusted) {
 		w.t.Fatalf("%s: got %v, want ErrUntrusted", why, err)
 	}
+	var told *sources.Error
+	if head := w.repo.Git("rev-parse", "main"); !errors.As(err, &told) || told.Revision != head || told.Reason == "" {
+		w.t.Errorf("%s: %v is told to be about %q because %q, want %s", why, err, told.Revision, told.Reason, head)
+	}
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {
 			w.t.Errorf("%s: %q does not say %q", why, err, word)

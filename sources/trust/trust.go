@@ -81,6 +81,14 @@ func (r *Refused) Error() string {
 	return text + " " + r.Reason
 }
 
+// Why says in a few words why Head is refused.
+func (r *Refused) Why() string {
+	if r.Commit == r.Head {
+		return "it " + r.Reason
+	}
+	return fmt.Sprintf("commit %.12s %s", r.Commit, r.Reason)
+}
+
 // Judge decides about the commits of one branch.
 type Judge struct {
 	anchor Anchor
