@@ -43,7 +43,7 @@ func TestCommandReachesTheLoop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pulls, err := f.pullRequests(source, forge, loop, branches)
+	pulls, err := c.pullRequests(f, source, forge, loop, branches)
 	if err != nil {
 		t.Fatal(err)
 	}

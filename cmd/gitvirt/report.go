@@ -12,7 +12,7 @@ import (
 )
 
 // reporters are what tells others of a controller; each runs until its context ends.
-func (f *runFlags) reporters(loop *reconciler.Reconciler, endpoints notify.Endpoints, forge forges.Forge) ([]func(context.Context) error, error) {
+func (c *cli) reporters(f *runFlags, loop *reconciler.Reconciler, endpoints notify.Endpoints, forge forges.Forge) ([]func(context.Context) error, error) {
 	notifier, err := notify.New(loop, endpoints, notify.Config{Registerer: loop.Registry()})
 	if err != nil {
 		return nil, err
@@ -30,6 +30,13 @@ func (f *runFlags) reporters(loop *reconciler.Reconciler, endpoints notify.Endpo
 			return nil, err
 		}
 		out = append(out, reporter.Run)
+	}
+	if f.refs.notes {
+		report, err := c.notesReporter(f, loop, counts)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, report)
 	}
 	return out, nil
 }

@@ -41,6 +41,7 @@ type runFlags struct {
 	notify     notifyFlags
 	forge      forgeFlags
 	webhook    webhookFlags
+	refs       gitRefFlags
 	json       bool
 	debug      bool
 }
@@ -84,6 +85,7 @@ Exit codes: 0 stopped by a signal, 1 an error at the start.`,
 	f.notify.add(flags)
 	f.forge.add(flags)
 	f.webhook.add(flags)
+	f.refs.add(flags)
 	flags.BoolVar(&f.json, "log-json", false, "log JSON lines")
 	flags.BoolVar(&f.debug, "debug", false, "log more")
 	return command
@@ -133,7 +135,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := f.webhook.check(forge); err != nil {
+	if err := errors.Join(f.webhook.check(forge), f.refs.check(&f.source, forge)); err != nil {
 		return err
 	}
 	source, branches, closeSource, err := c.openSource(f)
@@ -152,11 +154,11 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	reporters, err := f.reporters(loop, endpoints, forge)
+	reporters, err := c.reporters(f, loop, endpoints, forge)
 	if err != nil {
 		return err
 	}
-	pulls, err := f.pullRequests(source, forge, loop, branches)
+	pulls, err := c.pullRequests(f, source, forge, loop, branches)
 	if err != nil {
 		return err
 	}

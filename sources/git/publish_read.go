@@ -25,27 +25,38 @@ func (p *Publisher) Read(ctx context.Context, branch string) (map[string][]byte,
 // ReadFolder is Read for the files below one folder ("approvals/"; "" for all), with the commit that they are of. When the
 // branch is still at the commit known, it returns no files and asks the server only where the branch is.
 func (p *Publisher) ReadFolder(ctx context.Context, branch, folder, known string) (files map[string][]byte, commit string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
-	defer cancel()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := &reading{p: p, branch: branch, folder: folder, known: known}
-	if err := r.run(ctx); err != nil {
-		return nil, "", p.fail(ctx, "reading "+branch, err)
+	r := &reading{
+		p: p, name: branch, branch: plumbing.NewBranchReferenceName(branch), known: known,
+		wanted: func(path string) bool { return strings.HasPrefix(path, folder) },
 	}
-	return r.files, r.commit, nil
+	return r.read(ctx)
 }
 
 // reading is one ReadFolder.
 type reading struct {
-	p                     *Publisher
-	branch, folder, known string
-	commit                string
-	files                 map[string][]byte
+	p *Publisher
+	// name is what people call the branch.
+	name   string
+	branch plumbing.ReferenceName
+	wanted func(path string) bool
+	known  string
+	commit string
+	files  map[string][]byte
+}
+
+func (r *reading) read(ctx context.Context) (files map[string][]byte, commit string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.p.cfg.Timeout)
+	defer cancel()
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	if err := r.run(ctx); err != nil {
+		return nil, "", r.p.fail(ctx, "reading "+r.name, err)
+	}
+	return r.files, r.commit, nil
 }
 
 func (r *reading) run(ctx context.Context) error {
-	m, err := newMirror(r.p.parent, r.p.display, r.branch, "status")
+	m, err := newMirror(r.p.parent, r.p.display, r.name, "status")
 	if err != nil {
 		return err
 	}
@@ -73,38 +84,44 @@ func (r *reading) run(ctx context.Context) error {
 }
 
 func (r *reading) readTip(ctx context.Context, st *store) error {
-	tip, err := r.p.fetchTip(ctx, st, plumbing.NewBranchReferenceName(r.branch))
+	tip, err := r.p.fetchTip(ctx, st, r.branch)
 	if err != nil {
 		return err
 	}
 	if tip.IsZero() {
-		return &sources.Error{Kind: sources.ErrEmpty, Op: "reading " + r.branch, Err: errNoBranch, Fix: "publish to it first"}
+		return &sources.Error{Kind: sources.ErrEmpty, Op: "reading " + r.name, Err: errNoBranch, Fix: "publish to it first"}
 	}
 	if r.commit = tip.String(); r.commit == r.known {
 		return nil
 	}
-	root, err := commitTree(st, tip)
+	r.files, err = filesOf(st, tip, r.wanted)
+	return err
+}
+
+// filesOf returns the files of a commit in the mirror that are wanted.
+func filesOf(st *store, commit plumbing.Hash, wanted func(path string) bool) (map[string][]byte, error) {
+	root, err := commitTree(st, commit)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	entries, err := flatten(st, root)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.files = make(map[string][]byte, len(entries.blobs))
+	files := map[string][]byte{}
 	for name, e := range entries.blobs {
-		if (e.Mode != filemode.Regular && e.Mode != filemode.Executable) || !strings.HasPrefix(name, r.folder) {
+		if (e.Mode != filemode.Regular && e.Mode != filemode.Executable) || !wanted(name) {
 			continue
 		}
 		blob, err := st.EncodedObject(plumbing.BlobObject, e.Hash)
 		if err != nil {
-			return damaged(err)
+			return nil, damaged(err)
 		}
-		if r.files[name], err = readBlob(blob); err != nil {
-			return damaged(err)
+		if files[name], err = readBlob(blob); err != nil {
+			return nil, damaged(err)
 		}
 	}
-	return nil
+	return files, nil
 }
 
 // openMirror opens the publisher's mirror; one of too many packs is dropped, to be fetched again without its history.

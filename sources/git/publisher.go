@@ -85,22 +85,31 @@ func (p *Publisher) Close() error {
 // are. The branch is made (without a parent) when it does not exist. It commits only when something changes, pushes
 // without force, and begins again on the new tip when somebody else was faster, until ctx ends.
 func (p *Publisher) Publish(ctx context.Context, branch string, owned func(path string) bool, files map[string][]byte, message string, author Author) (Result, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	result, err := p.publish(ctx, branch, owned, files, message, author)
+	w := &writer{
+		p: p, name: branch, branch: plumbing.NewBranchReferenceName(branch), owned: owned, files: files, message: message, author: author,
+		fix: "allow gitvirt's user to push to this branch, or name another status branch",
+	}
+	return w.publish(ctx)
+}
+
+func (w *writer) publish(ctx context.Context) (Result, error) {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	result, err := w.tryAgain(ctx)
 	if err != nil {
-		return result, p.fail(ctx, "publishing to "+branch, err)
+		return result, w.p.fail(ctx, "publishing to "+w.name, err)
 	}
 	return result, nil
 }
 
-func (p *Publisher) publish(ctx context.Context, branch string, owned func(string) bool, files map[string][]byte, message string, author Author) (Result, error) {
-	for path := range files {
+// tryAgain publishes, again and again while others are faster.
+func (w *writer) tryAgain(ctx context.Context) (Result, error) {
+	for path := range w.files {
 		if err := checkPath(path); err != nil {
 			return Result{}, err
 		}
 	}
-	m, err := newMirror(p.parent, p.display, branch, "status")
+	m, err := newMirror(w.p.parent, w.p.display, w.name, "status")
 	if err != nil {
 		return Result{}, err
 	}
@@ -109,16 +118,16 @@ func (p *Publisher) publish(ctx context.Context, branch string, owned func(strin
 		return Result{}, err
 	}
 	defer unlock()
-	w := &writer{p: p, mirror: m, branch: plumbing.NewBranchReferenceName(branch), owned: owned, files: files, message: message, author: author}
+	w.mirror = m
 	defer w.close()
 	retry := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	refusals, last := 0, plumbing.ZeroHash
 	for {
 		// The time limit is for one attempt; ctx says when to give up.
-		attempt, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+		attempt, cancel := context.WithTimeout(ctx, w.p.cfg.Timeout)
 		result, base, err := w.attempt(attempt)
 		if err != nil && attempt.Err() != nil {
-			err = p.fail(attempt, "publishing to "+branch, err)
+			err = w.p.fail(attempt, "publishing to "+w.name, err)
 		}
 		cancel()
 		if err == nil {
@@ -132,7 +141,7 @@ func (p *Publisher) publish(ctx context.Context, branch string, owned func(strin
 			refusals, last = 0, base
 		}
 		if refusals++; refusals >= maxRefusals {
-			return result, &accessError{fmt.Errorf("%w: %w", ErrRefused, err), "allow gitvirt's user to push to this branch, or name another status branch"}
+			return result, &accessError{fmt.Errorf("%w: %w", ErrRefused, err), w.fix}
 		}
 		if err := backoff.Wait(ctx, nil, retry.Next()); err != nil {
 			return result, fmt.Errorf("%w (the last attempt: %w)", err, lost)
@@ -148,15 +157,17 @@ func (e *lostRace) Unwrap() error { return e.err }
 
 // writer is one Publish.
 type writer struct {
-	p       *Publisher
-	mirror  *mirror
-	store   *store
-	branch  plumbing.ReferenceName
-	owned   func(string) bool
-	files   map[string][]byte
-	message string
-	author  Author
-	pushes  int
+	p *Publisher
+	// name is what people call the branch; fix says what to do when it is refused.
+	name, fix string
+	mirror    *mirror
+	store     *store
+	branch    plumbing.ReferenceName
+	owned     func(string) bool
+	files     map[string][]byte
+	message   string
+	author    Author
+	pushes    int
 }
 
 func (w *writer) close() {
