@@ -65,7 +65,7 @@ gitea: setup ## Build Gitea, the real forge of the tests (once, outside the work
 test: setup guest gitea ## Run every test, those against real libvirt, QEMU and Gitea included
 	export GITVIRT_GUEST="$$(hack/guest/path.sh)" GITVIRT_GITEA="$$(hack/gitea/path.sh)"; \
 	CGO_ENABLED=0 go test $(roomy) -trimpath -vet=off -p $(TEST_PARALLEL) -timeout 30m $(LONE_TESTS); \
-	go test $(roomy) -gcflags=all=-dwarf=false -vet=off -race -p $(TEST_PARALLEL) -timeout 30m $$(go list ./... | grep -vxFf <(go list $(LONE_TESTS)))
+	go test $(roomy) -vet=off -race -p $(TEST_PARALLEL) -timeout 30m $$(go list ./... | grep -vxFf <(go list $(LONE_TESTS)))
 
 .PHONY: bench
 bench: setup guest ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)
