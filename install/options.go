@@ -20,7 +20,7 @@ const (
 	public           = "gitvirt-public"
 	settings         = "gitvirt"
 	repository       = "gitvirt-repository"
-	secretFiles      = "gitvirt-files"
+	optionFiles      = "gitvirt-files"
 	webhooks         = "gitvirt-webhooks"
 )
 

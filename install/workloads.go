@@ -113,7 +113,9 @@ func deployment(o *Options) *appsv1.Deployment {
 			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: "state", MountPath: "/var/lib/gitvirt"}, {Name: "tmp", MountPath: "/tmp"}, {Name: "repository", MountPath: credentialsDir, ReadOnly: true},
+			{Name: "state", MountPath: "/var/lib/gitvirt"},
+			{Name: "tmp", MountPath: "/tmp"},
+			{Name: "repository", MountPath: credentialsDir, ReadOnly: true},
 			{Name: "files", MountPath: FilesDir, ReadOnly: true},
 		},
 	}
@@ -124,7 +126,7 @@ func deployment(o *Options) *appsv1.Deployment {
 	template.Spec.Volumes = []corev1.Volume{
 		// Mirrors of the repository: all of it can be fetched again.
 		emptyDir("state"), emptyDir("tmp"),
-		yours("repository", repository), yours("files", secretFiles),
+		yours("repository", repository), yours("files", optionFiles),
 	}
 	// Two on one node go down together.
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
