@@ -440,13 +440,7 @@ func TestManyCommands(t *testing.T) {
 		if answers := s.answers(1); len(answers) != 5 || !strings.HasPrefix(answers[4], "`ann` `/gitvirt plan`: **done**") {
 			t.Errorf("answers: %q", answers)
 		}
-		_, writes := s.forge.Requests()
-		s.stop()
-		s.start()
-		s.wait(time.Minute)
-		if _, wrote := s.forge.Requests(); wrote != writes {
-			t.Errorf("a restart wrote %d times", wrote-writes)
-		}
+		s.restartsQuietly()
 	})
 }
 
@@ -592,13 +586,7 @@ func TestCommandTooLate(t *testing.T) {
 		if diff := cmp.Diff([]string{"create new"}, s.done()); diff != "" {
 			t.Error(diff)
 		}
-		_, writes := s.forge.Requests()
-		s.stop()
-		s.start()
-		s.wait(time.Minute)
-		if _, wrote := s.forge.Requests(); wrote != writes {
-			t.Errorf("a restart wrote %d times", wrote-writes)
-		}
+		s.restartsQuietly()
 	})
 }
 

@@ -101,6 +101,18 @@ func playAs(t *testing.T, spec string, published bool, tell func(t *testing.T, s
 	})
 }
 
+// restartsQuietly has another controller come after this one, which finds everything as it should be.
+func (s *story) restartsQuietly() {
+	s.t.Helper()
+	_, writes := s.forge.Requests()
+	s.stop()
+	s.start()
+	s.wait(time.Minute)
+	if _, wrote := s.forge.Requests(); wrote != writes {
+		s.t.Errorf("a restart wrote %d times", wrote-writes)
+	}
+}
+
 // start starts a controller, which knows nothing of an earlier one but what is on disk.
 func (s *story) start() {
 	s.t.Helper()
@@ -316,13 +328,7 @@ func TestForks(t *testing.T) {
 		if said := s.forge.Said(1, fake.Account); len(said) != 0 {
 			t.Errorf("a refused fork was commented on: %q", said)
 		}
-		_, writes := s.forge.Requests()
-		s.stop()
-		s.start()
-		s.wait(time.Minute)
-		if _, wrote := s.forge.Requests(); wrote != writes {
-			t.Errorf("a restart wrote %d times", wrote-writes)
-		}
+		s.restartsQuietly()
 		s.repo.Commit(map[string]string{"gitvirt.yaml": fleet + "  pullRequests: {forks: true}\n"})
 		s.wait(time.Minute)
 		s.says(1, "It is in conflict") // about the Fleet

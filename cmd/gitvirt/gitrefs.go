@@ -44,9 +44,6 @@ func (f *gitRefFlags) check(source *sourceFlags, forge forges.Forge) error {
 	return nil
 }
 
-// author is who commits for the controller.
-func author() git.Author { return git.Author{Name: "gitvirt", Email: "gitvirt@localhost"} }
-
 // notesInterval is the shortest time between two notes for a commit: each is a commit by itself.
 const notesInterval = 10 * time.Second
 
@@ -56,7 +53,7 @@ func (c *cli) notesReporter(f *runFlags, loop *reconciler.Reconciler, counts *pr
 	if err != nil {
 		return nil, err
 	}
-	reporter, err := commitstatus.New(loop, commitstatus.InNotes(publisher.Notes(notesRef, author())), commitstatus.Config{
+	reporter, err := commitstatus.New(loop, commitstatus.InNotes(publisher.Notes(notesRef, git.Author{})), commitstatus.Config{
 		Interval: notesInterval, Counts: counts.MustCurryWith(prometheus.Labels{"board": "notes"}),
 	})
 	if err != nil {
@@ -73,7 +70,7 @@ type planRefs struct{ *git.Publisher }
 
 // Update implements branches.Plans.
 func (p planRefs) Update(ctx context.Context, updates []sources.RefUpdate) (map[string]sources.RefResult, error) {
-	return p.Publisher.Update(ctx, updates, author())
+	return p.Publisher.Update(ctx, updates, git.Author{})
 }
 
 // branchesOf makes pull requests of the branches of a repository.

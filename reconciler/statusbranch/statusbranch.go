@@ -44,8 +44,7 @@ func (b Branch) Publish(ctx context.Context, files map[string][]byte, message st
 	if b.Name == b.Follows {
 		return false, ErrOwnBranch
 	}
-	author := git.Author{Name: "gitvirt", Email: "gitvirt@localhost"}
-	result, err := b.Publisher.Publish(ctx, b.Name, status.Owned, files, message, author)
+	result, err := b.Publisher.Publish(ctx, b.Name, status.Owned, files, message, git.Author{})
 	return result.Changed, err
 }
 

@@ -29,7 +29,7 @@ type Publisher struct {
 	mu sync.Mutex
 }
 
-// Author signs the commits of a Publisher.
+// Author signs the commits of a Publisher; what it does not say is "gitvirt" and "gitvirt@localhost", which is the controller.
 type Author struct {
 	// Name and Email are as in git's user.name and user.email.
 	Name, Email string
