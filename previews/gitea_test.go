@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 
 // TestGitea has a real forge with a real git server: what the fake forge cannot know.
 func TestGitea(t *testing.T) {
+	t.Parallel()
 	server := giteatest.New(t)
 	repo := server.AddRepository(t, "shop", "fleet")
 	repo.Allow(t, "gitvirt", forges.Write)
@@ -43,82 +43,49 @@ func TestGitea(t *testing.T) {
 	host := reconcilertest.NewHost()
 	run(t, git.Config{URL: repo.URL(), Auth: git.Auth{TokenFile: token}}, client, host)
 
-	ours := func(number int) string {
-		t.Helper()
-		comments, err := client.Comments(t.Context(), number)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, found := "", 0
-		for _, comment := range comments {
-			if comment.Author == "gitvirt" {
-				body = comment.Body
-				found++
-			}
-		}
-		if found > 1 {
-			t.Fatalf("pull request %d has %d comments of gitvirt", number, found)
-		}
-		return body
-	}
-	until := func(number int, words string) {
-		t.Helper()
-		for end := time.Now().Add(2 * time.Minute); !strings.Contains(ours(number), words); time.Sleep(100 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("pull request %d never says %q:\n%s", number, words, ours(number))
-			}
-		}
-	}
-	status := func(head string, want forges.StatusState) {
-		t.Helper()
-		list, err := client.Statuses(t.Context(), head)
-		if err != nil || len(list) != 1 || list[0].Context != previews.StatusContext || list[0].State != want {
-			t.Errorf("the statuses of %.9s are %+v, %v; want %s", head, list, err, want)
-		}
-	}
-
+	seen := shown{t, client, "gitvirt"}
 	first, head := repo.Open(t, giteatest.Opening{Title: "A machine", Author: "ann", Files: map[string]string{"web.yaml": manifest("web", "128Mi")}})
-	until(first, "Plan: 1 to create")
-	status(head, forges.Success)
+	seen.says(first, "Plan: 1 to create")
+	seen.status(head, forges.Success, "")
 	head = repo.Push(t, first)
-	until(first, "`"+head[:9]+"` merged into `main`")
-	status(head, forges.Success)
+	seen.says(first, "`"+head[:9]+"` merged into `main`")
+	seen.status(head, forges.Success, "")
 
 	second, head := repo.Open(t, giteatest.Opening{Title: "The same machine", Author: "ben", Files: map[string]string{"web.yaml": manifest("web", "192Mi")}})
-	until(second, "Plan: 1 to create")
+	seen.says(second, "Plan: 1 to create")
 	broken, _ := repo.Open(t, giteatest.Opening{Title: "A mistake", Author: "ann", Files: map[string]string{"bad.yaml": manifest("bad", "lots")}})
-	until(broken, "bad.yaml:9:25: spec.template.spec.domain.memory.guest:")
+	seen.says(broken, "bad.yaml:9:25: spec.template.spec.domain.memory.guest:")
 	fork, theirs := repo.Open(t, giteatest.Opening{Title: "From afar", Author: "mallory", Fork: true, Files: map[string]string{"far.yaml": manifest("far", "64Mi")}})
 
 	repo.Merge(t, first)
-	until(first, "was merged into `main`. Its last plan was: 1 to create")
-	until(second, "- `web.yaml`: both sides added it, with different content")
-	status(head, forges.Failure)
-	until(broken, "Plan: nothing to do.")
+	seen.says(first, "was merged into `main`. Its last plan was: 1 to create")
+	seen.says(second, "- `web.yaml`: both sides added it, with different content")
+	seen.status(head, forges.Failure, "")
+	seen.says(broken, "Plan: nothing to do.")
 
 	repo.Edit(t, broken, map[string]any{"state": "closed"})
-	until(broken, "was closed without being merged")
-	status(theirs, forges.Failure)
-	if said := ours(fork); said != "" {
+	seen.says(broken, "was closed without being merged")
+	seen.status(theirs, forges.Failure, "")
+	if said := seen.comment(fork).Body; said != "" {
 		t.Errorf("a refused fork was commented on: %s", said)
 	}
 
 	// Commands: Gitea tells only administrators of the repository what others may do.
 	grows, _ := repo.Open(t, giteatest.Opening{Title: "More memory", Author: "ann"})
 	rewrite(t, repo, grows, "db.yaml", manifest("db", "320Mi"))
-	until(grows, "256Mi -&gt; 320Mi")
-	approve := regexp.MustCompile("/gitvirt approve [0-9a-f]{12}").FindString(ours(grows))
+	seen.says(grows, "256Mi -&gt; 320Mi")
+	approve := regexp.MustCompile("/gitvirt approve [0-9a-f]{12}").FindString(seen.comment(grows).Body)
 	repo.Comment(t, grows, "ann", approve)
-	until(grows, "`ann` `"+approve+"`: **refused**, the forge does not tell gitvirt's account what others may do")
+	seen.says(grows, "`ann` `"+approve+"`: **refused**, the forge does not tell gitvirt's account what others may do")
 	repo.Allow(t, "gitvirt", forges.Admin)
 	server.AddUser(t, "eve")
 	repo.Comment(t, grows, "eve", approve)
-	until(grows, "`eve` `"+approve+"`: **refused**, that takes write permission in the repository, and the forge says `read`")
+	seen.says(grows, "`eve` `"+approve+"`: **refused**, that takes write permission in the repository, and the forge says `read`")
 	repo.Comment(t, grows, "ann", approve+"\n\nIt was slow.")
-	until(grows, "`ann` `"+approve+"`: **done**, approved 1 step of plan")
+	seen.says(grows, "`ann` `"+approve+"`: **done**, approved 1 step of plan")
 	host.Executions()
 	repo.Merge(t, grows)
-	until(grows, "was merged into `main`")
+	seen.says(grows, "was merged into `main`")
 	for end := time.Now().Add(2 * time.Minute); !slices.ContainsFunc(host.Executions(), func(e reconcilertest.Execution) bool { return e.Action == plan.ActionRestart && e.Err == nil }); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("what was approved never happens")
