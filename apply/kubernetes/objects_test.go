@@ -39,7 +39,10 @@ func (r *rig) all(manifests ...string) {
 			r.t.Fatal(err)
 		}
 	}
-	r.eventually("nothing is left to do", func() bool { return len(r.plan(manifests...).Steps) == 0 })
+	r.eventually("nothing is left to do", func() bool {
+		p := r.plan(manifests...)
+		return len(p.Steps) == 0 && len(p.Held) == 0
+	})
 }
 
 // TestPassedOn: Services and claims are applied as they are; what somebody changes of what git says is put right, what Kubernetes fills

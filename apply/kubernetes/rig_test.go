@@ -237,8 +237,8 @@ func (r *rig) apply(manifests ...string) {
 		r.t.Fatal(err)
 	}
 	r.eventually("nothing is left to do", func() bool {
-		domain := r.domain()
-		return len(r.plan(manifests...).Steps) == 0 && (domain == nil || domain.Ready == "true")
+		domain, p := r.domain(), r.plan(manifests...)
+		return len(p.Steps) == 0 && len(p.Held) == 0 && (domain == nil || domain.Ready == "true")
 	})
 }
 

@@ -47,8 +47,11 @@ type reading struct {
 func (r *reading) read(ctx context.Context) (files map[string][]byte, commit string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.p.cfg.Timeout)
 	defer cancel()
-	r.p.mu.Lock()
-	defer r.p.mu.Unlock()
+	done, err := r.p.takeTurn(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	defer done()
 	if err := r.run(ctx); err != nil {
 		return nil, "", r.p.fail(ctx, "reading "+r.name, err)
 	}

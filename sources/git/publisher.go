@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -25,8 +24,18 @@ type Publisher struct {
 	*connector
 	parent string
 	now    func() time.Time
+	// turn holds whoever talks to the server.
+	turn chan struct{}
+}
 
-	mu sync.Mutex
+// takeTurn waits for the calls before this one, and not longer than until ctx ends.
+func (p *Publisher) takeTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case p.turn <- struct{}{}:
+		return func() { <-p.turn }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for other calls to %s: %w", p.display, context.Cause(ctx))
+	}
 }
 
 // Author signs the commits of a Publisher; what it does not say is "gitvirt" and "gitvirt@localhost", which is the controller.
@@ -69,7 +78,7 @@ func NewPublisher(cfg Config, opts ...Option) (*Publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("git publisher: %w", err)
 	}
-	return &Publisher{connector: c, parent: ep.cfg.Dir, now: o.now}, nil
+	return &Publisher{connector: c, parent: ep.cfg.Dir, now: o.now, turn: make(chan struct{}, 1)}, nil
 }
 
 // String names the repository, without credentials.
@@ -93,8 +102,11 @@ func (p *Publisher) Publish(ctx context.Context, branch string, owned func(path 
 }
 
 func (w *writer) publish(ctx context.Context) (Result, error) {
-	w.p.mu.Lock()
-	defer w.p.mu.Unlock()
+	done, err := w.p.takeTurn(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	defer done()
 	result, err := w.tryAgain(ctx)
 	if err != nil {
 		return result, w.p.fail(ctx, "publishing to "+w.name, err)

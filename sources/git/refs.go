@@ -22,8 +22,11 @@ import (
 func (p *Publisher) ReadRefs(ctx context.Context, refs []string, wanted func(path string) bool) (map[string]sources.RefContent, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	done, err := p.takeTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	contents, err := p.readRefs(ctx, refs, wanted)
 	if err != nil {
 		return nil, p.fail(ctx, "reading references", err)
@@ -84,8 +87,11 @@ func (p *Publisher) readRefs(ctx context.Context, refs []string, wanted func(str
 func (p *Publisher) Update(ctx context.Context, updates []sources.RefUpdate, author Author) (map[string]sources.RefResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	done, err := p.takeTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	u := &refUpdate{p: p, author: author, results: map[string]sources.RefResult{}, added: &builder{added: memory.NewStorage()}}
 	if err := u.run(ctx, updates); err != nil {
 		return nil, p.fail(ctx, "pushing references", err)
