@@ -50,6 +50,13 @@ func (s *Server) AddRepository(tb testing.TB, owner, name string) *Repository {
 // URL is where git finds it; it is public unless SetPrivate hides it.
 func (r *Repository) URL() string { return fmt.Sprintf("%s/%s/%s.git", r.Server.URL, r.Owner, r.Name) }
 
+// URLAs is URL with the credentials of somebody, who may push if they may write.
+func (r *Repository) URLAs(tb testing.TB, login string) string {
+	tb.Helper()
+	scheme, rest, _ := strings.Cut(r.URL(), "://")
+	return scheme + "://" + login + ":" + r.Server.AddUser(tb, login) + "@" + rest
+}
+
 // Do makes a request below the repository's path as somebody.
 func (r *Repository) Do(tb testing.TB, login, method, path string, content, into any) {
 	tb.Helper()

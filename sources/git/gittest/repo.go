@@ -129,9 +129,7 @@ func (r *Repo) Files(branch string) map[string]string {
 // WorkTree clones the repository into a folder with a work tree and returns the folder.
 func (r *Repo) WorkTree() string {
 	r.t.Helper()
-	dir := filepath.Join(r.t.TempDir(), "work")
-	run(r.t, "", nil, "git", "clone", "--quiet", r.Dir, dir)
-	return dir
+	return Clone(r.t, r.Dir).Dir
 }
 
 func sortedNames(files map[string]string) []string {

@@ -97,7 +97,15 @@ type Work struct {
 }
 
 // Work clones the repository.
-func (r *Repo) Work() *Work { r.t.Helper(); return &Work{Dir: r.WorkTree(), t: r.t} }
+func (r *Repo) Work() *Work { r.t.Helper(); return Clone(r.t, r.Dir) }
+
+// Clone clones a repository anywhere.
+func Clone(t testing.TB, url string) *Work {
+	t.Helper()
+	w := &Work{Dir: filepath.Join(t.TempDir(), "work"), t: t}
+	run(t, "", nil, "git", "clone", "--quiet", url, w.Dir)
+	return w
+}
 
 // Git runs git in the clone as somebody.
 func (w *Work) Git(p *Person, args ...string) string {
