@@ -57,7 +57,7 @@ guest: setup ## Build the test guest (once, outside the work tree)
 	@hack/guest/build.sh
 
 .PHONY: gitea
-gitea: setup ## Build Gitea, the real forge of the tests (once, outside the work tree)
+gitea: setup ## Build Gitea, the real forge of the tests, and its runner (once, outside the work tree)
 	@hack/gitea/build.sh
 
 .PHONY: test
@@ -68,8 +68,8 @@ test: setup guest gitea ## Run every test, those against real libvirt, QEMU and 
 	go test $(roomy) -vet=off -race -p $(TEST_PARALLEL) -timeout 30m $$(go list ./... | grep -vxFf <(go list $(LONE_TESTS)))
 
 .PHONY: bench
-bench: setup guest ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)
-	GITVIRT_GUEST="$$(hack/guest/path.sh)" go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -p 1 -timeout 60m ./...
+bench: setup guest gitea ## Run the benchmarks (BENCH=regexp, BENCHTIME=1s)
+	GITVIRT_GUEST="$$(hack/guest/path.sh)" GITVIRT_GITEA="$$(hack/gitea/path.sh)" go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -p 1 -timeout 60m ./...
 
 .PHONY: bench-kubevirt
 bench-kubevirt: ## Measure rendering against KubeVirt's own converter

@@ -53,10 +53,16 @@ const (
 // Option adjusts a server.
 type Option func(*settings)
 
-type settings struct{ pageSize int }
+type settings struct {
+	pageSize int
+	actions  bool
+}
 
 // WithPageSize sets how many items are on a page at most; Gitea's own is 50.
 func WithPageSize(n int) Option { return func(s *settings) { s.pageSize = n } }
+
+// WithActions lets workflows run, on machines that AddRunner adds.
+func WithActions() Option { return func(s *settings) { s.actions = true } }
 
 // programs returns the folder that "make gitea" fills.
 func programs(tb testing.TB) string {
@@ -129,7 +135,8 @@ func (s *Server) configure(tb testing.TB, files, port string, chosen settings) {
 		tb.Fatal(err)
 	}
 	content := strings.NewReplacer(
-		"$DIR", s.dir, "$FILES", files, "$PORT", port, "$USER", me.Username, "$URL", s.URL, "$PAGE", strconv.Itoa(chosen.pageSize), "$SECRET", random()).Replace(`
+		"$DIR", s.dir, "$FILES", files, "$PORT", port, "$USER", me.Username, "$URL", s.URL, "$PAGE", strconv.Itoa(chosen.pageSize), "$SECRET", random(),
+		"$ACTIONS", strconv.FormatBool(chosen.actions)).Replace(`
 APP_NAME = giteatest
 RUN_USER = $USER
 RUN_MODE = prod
@@ -178,7 +185,7 @@ ISSUE_INDEXER_TYPE = db
 [cron]
 ENABLED = false
 [actions]
-ENABLED = false
+ENABLED = $ACTIONS
 [packages]
 ENABLED = false
 [log]
@@ -211,13 +218,31 @@ func (s *Server) run(tb testing.TB, files string, arguments ...string) {
 // start runs the server until the test ends, and waits until it answers.
 func (s *Server) start(tb testing.TB, files string) {
 	tb.Helper()
-	var output lockedBuffer
+	output, ended := background(tb, "Gitea", func(ctx context.Context) *exec.Cmd { return s.command(ctx, files, "web") })
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(startTimeout)
+	for !s.healthy(tb.Context()) {
+		select {
+		case <-ticker.C:
+		case <-ended:
+			tb.Fatalf("Gitea ended:\n%s", output.String())
+		case <-deadline:
+			tb.Fatalf("Gitea does not answer after %s:\n%s", startTimeout, output.String())
+		}
+	}
+}
+
+// background runs a program until the test ends, which tells what the program said when it fails.
+func background(tb testing.TB, name string, command func(context.Context) *exec.Cmd) (output *lockedBuffer, ended <-chan struct{}) {
+	tb.Helper()
+	output = &lockedBuffer{}
 	ctx, stop := context.WithCancel(context.Background())
-	cmd := s.command(ctx, files, "web")
-	cmd.Stdout, cmd.Stderr = &output, &output
-	started, ended := make(chan error, 1), make(chan struct{})
+	cmd := command(ctx)
+	cmd.Stdout, cmd.Stderr = output, output
+	started, gone := make(chan error, 1), make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(gone)
 		// Linux kills it when the thread ends that has started it, so that thread waits here.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -233,23 +258,12 @@ func (s *Server) start(tb testing.TB, files string) {
 	}
 	tb.Cleanup(func() {
 		stop()
-		<-ended
+		<-gone
 		if tb.Failed() {
-			tb.Logf("Gitea said:\n%s", output.String())
+			tb.Logf("%s said:\n%s", name, output.String())
 		}
 	})
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(startTimeout)
-	for !s.healthy(tb.Context()) {
-		select {
-		case <-ticker.C:
-		case <-ended:
-			tb.Fatalf("Gitea ended:\n%s", output.String())
-		case <-deadline:
-			tb.Fatalf("Gitea does not answer after %s:\n%s", startTimeout, output.String())
-		}
-	}
+	return output, gone
 }
 
 func (s *Server) healthy(ctx context.Context) bool {
