@@ -11,6 +11,8 @@ GOLANGCI_LINT_VERSION=v2.12.2
 PROTOC_GEN_GO_VERSION=v1.36.11
 # shellcheck disable=SC2034
 PROTOC_GEN_GO_GRPC_VERSION=v1.6.1
+# shellcheck disable=SC2034
+ACTIONLINT_VERSION=v1.7.12
 
 say() { printf '%s\n' "$*"; }
 warn() { printf '%s\n' "$*" >&2; }

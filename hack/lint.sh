@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath" GOGC=400 GOMEMLIMIT=8GiB
 
 # The scripts that a shell runs, by name or by their first line.
-mapfile -t scripts < <(git ls-files -co --exclude-standard -- .ci hack | xargs -r grep -lIE '^#!.*\b(ba)?sh\b')
+mapfile -t scripts < <(git ls-files -co --exclude-standard -- .ci hack examples | xargs -r grep -lIE '^#!.*\b(ba)?sh\b')
 shell_scripts() { shellcheck -x "${scripts[@]}"; }
 go_mod() { go mod verify && go mod tidy -diff; }
 # What is large and can be made again does not belong into a repository: every clone pays for it, for ever.
@@ -23,10 +23,15 @@ small_files() {
   fi
 }
 
+# The workflow files that people copy; actionlint has shellcheck look at their steps.
+workflows() { "$actionlint" examples/ci/actions.yaml; }
+
 linter=$(golangci_lint)
+actionlint=$(go_tool actionlint github.com/rhysd/actionlint/cmd/actionlint "$ACTIONLINT_VERSION")
 # Nothing here takes minutes; what asks a network that does not answer would wait for ever.
 progress_limit=300
 progress "shellcheck" shell_scripts
+progress "workflow files" workflows
 progress "files are small" small_files
 progress "go.mod is tidy" go_mod
 progress "generated code is fresh" hack/generate.sh check
