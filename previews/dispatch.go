@@ -42,7 +42,7 @@ func (l *loop) what(one *pull, now time.Time) (what kind, quick bool) {
 		if one.refused == one.Head {
 			return nothing, false
 		}
-		return refuses, false
+		return refuses, true
 	case !l.world.known():
 		if one.moved && one.pending != one.Head {
 			return awaits, true

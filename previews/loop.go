@@ -105,6 +105,9 @@ func (p *Previews) Run(ctx context.Context) error {
 		if len(l.pulls) > 0 {
 			wait = min(wait, glance)
 		}
+		if rest := l.rest.Sub(now); rest > 0 {
+			wait = min(wait, rest)
+		}
 		timer := p.config.Clock.NewTimer(wait)
 		select {
 		case <-ctx.Done():
