@@ -78,43 +78,53 @@ func (s shown) status(head string, state forges.StatusState, words string) {
 // site is a forge of a kind, with what people do there; the git server beside it is real.
 type site struct {
 	shown
-	git  *gittest.Repo
-	repo *forgetest.Repository
+	git    *gittest.Repo
+	server *forgetest.Server
+	repo   *forgetest.Repository
 	// ref is where git finds the head of a pull request.
 	ref string
 	// whole says that the plan of some hundred machines fits into a comment, beside that mistakes stand beside their lines.
 	whole, beside bool
 }
 
-func onGitHub(t *testing.T, asApp bool) *site {
-	server := forgetest.NewGitHub(t)
-	s := &site{repo: server.AddRepository("shop/fleet", false), ref: "refs/pull/%d/head", beside: asApp}
-	config := github.Config{URL: server.URL(), Owner: "shop", Repository: "fleet"}
-	if asApp {
-		app := server.AddApp(t, 7, "gitvirt")
-		app.Install(s.repo)
-		s.account, config.App = "gitvirt[bot]", &github.App{ID: 7, PrivateKeyFile: app.KeyFile(t)}
-	} else {
-		s.repo.Allow("gitvirt", forges.Write)
-		s.account, config.TokenFile = "gitvirt", server.TokenFile(t, "gitvirt")
-	}
-	var err error
-	if s.client, err = github.New(config); err != nil {
-		t.Fatal(err)
-	}
+func onGitHub(tb testing.TB, options ...forgetest.Option) *site {
+	tb.Helper()
+	server := forgetest.NewGitHub(tb, options...)
+	s := &site{server: server.Server, repo: server.AddRepository("shop/fleet", false), ref: "refs/pull/%d/head"}
+	s.account = "gitvirt"
+	s.repo.Allow(s.account, forges.Write)
+	s.client = client(tb, github.Config{URL: server.URL(), Owner: "shop", Repository: "fleet", TokenFile: server.TokenFile(tb, s.account)}, github.New)
 	return s
 }
 
-func onGitLab(t *testing.T) *site {
-	server := forgetest.NewGitLab(t)
-	s := &site{repo: server.AddRepository("shop/infra/fleet", true), ref: "refs/merge-requests/%d/head", whole: true}
+func asApp(tb testing.TB, options ...forgetest.Option) *site {
+	tb.Helper()
+	server := forgetest.NewGitHub(tb, options...)
+	s := &site{server: server.Server, repo: server.AddRepository("shop/fleet", false), ref: "refs/pull/%d/head", beside: true}
+	app := server.AddApp(tb, 7, "gitvirt")
+	app.Install(s.repo)
+	s.account = "gitvirt[bot]"
+	s.client = client(tb, github.Config{URL: server.URL(), Owner: "shop", Repository: "fleet", App: &github.App{ID: 7, PrivateKeyFile: app.KeyFile(tb)}}, github.New)
+	return s
+}
+
+func onGitLab(tb testing.TB, options ...forgetest.Option) *site {
+	tb.Helper()
+	server := forgetest.NewGitLab(tb, options...)
+	s := &site{server: server.Server, repo: server.AddRepository("shop/infra/fleet", true), ref: "refs/merge-requests/%d/head", whole: true}
 	s.account = "gitvirt"
 	s.repo.Allow(s.account, forges.Write)
-	var err error
-	if s.client, err = gitlab.New(gitlab.Config{URL: server.URL(), Project: "shop/infra/fleet", TokenFile: server.TokenFile(t, s.account)}); err != nil {
-		t.Fatal(err)
-	}
+	s.client = client(tb, gitlab.Config{URL: server.URL(), Project: "shop/infra/fleet", TokenFile: server.TokenFile(tb, s.account)}, gitlab.New)
 	return s
+}
+
+func client[C any, F forges.Forge](tb testing.TB, config C, open func(C) (F, error)) F {
+	tb.Helper()
+	made, err := open(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return made
 }
 
 // open opens a pull request with files on top of main.
@@ -130,11 +140,7 @@ func (s *site) open(opening forgetest.Opening, files map[string]string) (number 
 // TestSites tells the story of pull requests on forges of each kind: what a forge in memory cannot know is what each of them takes, and how it shows it.
 func TestSites(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(*testing.T) *site{
-		"GitHub":         func(t *testing.T) *site { return onGitHub(t, false) },
-		"GitHub, an App": func(t *testing.T) *site { return onGitHub(t, true) },
-		"GitLab":         onGitLab,
-	} {
+	for name, open := range map[string]func(testing.TB, ...forgetest.Option) *site{"GitHub": onGitHub, "GitHub, an App": asApp, "GitLab": onGitLab} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t)
