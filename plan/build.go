@@ -43,6 +43,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 		Diagnostics:   want.Diagnostics,
 		Steps:         []Step{},
 	}
+	want = rightful(want, have)
 	for _, broken := range want.Broken {
 		p.Held = append(p.Held, Held{Address: broken.Address, Reason: "its manifest has errors: " + broken.Position.Short()})
 	}
@@ -105,6 +106,8 @@ type builder struct {
 	want    *schemas.Desired
 	have    Observed
 	foreign foreignIndex
+	// asking are the repositories that ask for any machine.
+	asking  map[string]bool
 	records schemas.RecordReader
 	// takeover is what is known of machines whose domain exists under another name.
 	takeover takeover
@@ -156,7 +159,9 @@ func (b *builder) merge(want *schemas.Desired, domains []*Domain) {
 // such a set asks for.
 func (b *builder) member(domain *Domain) bool {
 	for _, sets := range [][]schemas.Broken{b.want.Broken, b.want.Paused} {
-		if slices.ContainsFunc(sets, func(set schemas.Broken) bool { return domain.Address.IsMemberOf(set.Address) }) {
+		if slices.ContainsFunc(sets, func(set schemas.Broken) bool {
+			return domain.Address.IsMemberOf(set.Address) && speaksOf(b.want.Fleet, b.have, set.Position.Source, domain.Address)
+		}) {
 			return true
 		}
 	}

@@ -61,7 +61,7 @@ func (b *builder) destroy(have *Domain) {
 		step.Blocked = b.takeover.spared[have.Address]
 	}
 	if step.Blocked == "" {
-		step.Blocked = b.withheld()
+		step.Blocked = b.withheld(have.Holder())
 	}
 	b.add(step)
 }
@@ -180,17 +180,4 @@ func volatileVariables(spec *kubevirtv1.VirtualMachineInstanceSpec) bool {
 	}
 	persistent := firmware.Bootloader.EFI.Persistent
 	return persistent == nil || !*persistent
-}
-
-// withheld says why nothing may be destroyed at this revision, or "".
-func (b *builder) withheld() string {
-	switch {
-	case b.want.Partial:
-		return "only one file was read; removals need the whole directory or repository"
-	case len(b.want.Opaque) > 0:
-		return "nothing is destroyed while a file cannot be read: " + strings.Join(b.want.Opaque, ", ")
-	case len(b.want.VMs) == 0 && len(b.want.Broken) == 0 && len(b.want.Paused) == 0 && !b.want.HasFleet:
-		return "the revision holds no VM at all and no Fleet (gitvirt.yaml) that says it is meant so"
-	}
-	return ""
 }

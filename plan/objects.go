@@ -15,13 +15,21 @@ import (
 type Object struct {
 	Address schemas.Address `json:"address"`
 	Fleet   string          `json:"fleet"`
-	Hash    string          `json:"hash"`
+	// Revision is the commit that was applied (schemas.Provenance).
+	Revision string `json:"revision,omitempty"`
+	Hash     string `json:"hash"`
 	// Record is what was applied, as schemas.Object.Content.
 	Record []byte `json:"record,omitempty"`
 	// Drift is how the object differs from that, in what was applied.
 	Drift []Change `json:"drift,omitempty"`
 	// Fingerprint changes with the object.
 	Fingerprint string `json:"fingerprint"`
+}
+
+// Holder is the source that it was made from; empty for the repository of the Fleet.
+func (o *Object) Holder() string {
+	source, _ := schemas.SplitProvenance(o.Revision)
+	return source
 }
 
 // objects plans what a cluster gets as it is: both sides are ordered by address.
@@ -81,7 +89,7 @@ func (b *builder) destroyObject(live *Object) {
 	}
 	b.add(Step{
 		Address: live.Address, Action: ActionDestroy, Reason: ReasonRemoved, Consequence: ConsequenceDestroy, Precondition: live.Fingerprint,
-		Summary: "will be destroyed: git no longer has it", Blocked: b.withheld(),
+		Summary: "will be destroyed: git no longer has it", Blocked: b.withheld(live.Holder()),
 	})
 }
 

@@ -55,6 +55,24 @@ func (o *Observed) Domain(address schemas.Address) *Domain {
 	return o.Domains[at]
 }
 
+// Holder says what lives at an address, as schemas.Holding asks: a domain, or an object that a cluster got as it is. Nothing is known of
+// a host that cannot be read.
+func (o *Observed) Holder(address schemas.Address) (held schemas.Held, lives bool) {
+	switch {
+	case o.Unknown != "":
+	case schemas.IsPassed(address.Kind):
+		at, found := slices.BinarySearchFunc(o.Objects, address, func(object *Object, a schemas.Address) int { return object.Address.Compare(a) })
+		if found {
+			return schemas.Held{Source: o.Objects[at].Holder(), Record: o.Objects[at].Record}, true
+		}
+	default:
+		if domain := o.Domain(address); domain != nil {
+			return schemas.Held{Source: domain.Holder(), Record: domain.Record}, true
+		}
+	}
+	return schemas.Held{}, false
+}
+
 // For returns what a Fleet may plan with: on a platform that is not the Fleet's, nothing is known of its machines.
 func (o Observed) For(fleet *schemas.Fleet, pods Pods) Observed {
 	switch cluster := fleet.Spec.Platform == schemas.PlatformKubernetes; {
@@ -125,7 +143,8 @@ type Domain struct {
 	// Node is where the domain is, on a platform of several; Pod the name of its Pod, if it has one.
 	Node string `json:"node,omitempty"`
 	Pod  string `json:"pod,omitempty"`
-	// Fleet, Revision and Source are from the record: which fleet owns it, the commit that was applied, the manifest.
+	// Fleet, Revision and Source are from the record: which fleet owns it, the commit that was applied (schemas.Provenance), the
+	// manifest.
 	Fleet    string `json:"fleet"`
 	Revision string `json:"revision"`
 	Source   string `json:"source"`
@@ -174,6 +193,12 @@ type Domain struct {
 	Problem string `json:"problem,omitempty"`
 	// Unread are the paths of what its domain XML holds and the agent does not know.
 	Unread []string `json:"unread,omitempty"`
+}
+
+// Holder is the source that it was made from; empty for the repository of the Fleet.
+func (d *Domain) Holder() string {
+	source, _ := schemas.SplitProvenance(d.Revision)
+	return source
 }
 
 // active reports whether the guest runs or is paused.

@@ -249,8 +249,8 @@ func (r *report) status() forges.Status {
 func annotations(diagnostics schemas.Diagnostics) []forges.Annotation {
 	var list []forges.Annotation
 	for _, d := range diagnostics {
-		if d.Position.File == "" || len(list) == maxAnnotations {
-			continue
+		if d.Position.File == "" || d.Position.Source != "" || len(list) == maxAnnotations {
+			continue // what is in another repository has no place in this one
 		}
 		message := d.Message
 		if d.Path != "" {

@@ -26,7 +26,7 @@ type watcher struct {
 	unknown  string
 	revision string
 	// opaque are the unreadable files that were told.
-	opaque []string
+	opaque []schemas.Position
 }
 
 func newWatcher(r *Reconciler) *watcher {
@@ -42,7 +42,7 @@ func (w *watcher) manifests(desired *schemas.Desired, before, now map[schemas.Ad
 	}
 	for _, file := range desired.Opaque {
 		if !slices.Contains(w.opaque, file) {
-			w.r.event(Warning, ManifestBroken, schemas.Address{}, revision, file+" cannot be read; nothing is destroyed meanwhile")
+			w.r.event(Warning, ManifestBroken, schemas.Address{}, revision, file.String()+" cannot be read; nothing is destroyed meanwhile")
 		}
 	}
 	w.opaque = desired.Opaque

@@ -20,8 +20,8 @@ type Desired struct {
 	Paused []Broken
 	// Objects are what a cluster gets as it is, ordered by Address.Compare; nothing where the Fleet's platform is a host.
 	Objects []*Object
-	// Opaque lists the files that may ask for more than could be read.
-	Opaque []string
+	// Opaque are the files that may ask for more than could be read, and the sources of which nothing could be read.
+	Opaque []Position
 	// Diagnostics are those of all files and those that show between files, sorted.
 	Diagnostics Diagnostics
 	// Files counts the manifest files.
@@ -52,13 +52,19 @@ func Assemble(files []*File, options ...Option) *Desired {
 		option(a)
 	}
 	a.gather(files)
+	a.gatherObjects(files)
 	a.expandDrafts(files)
+	a.checkRights()
+	a.checkClaims()
+	a.checkLinks(files)
 	a.checkNames()
 	a.checkHoldings()
+	a.checkDerived()
 	a.resolveReferences()
 	a.checkShared()
 	a.checkServices()
 	a.checkSettings()
+	a.checkQuotas()
 	a.passedOn()
 	return a.finish()
 }
@@ -70,20 +76,26 @@ type entry struct {
 	previous Address
 	vm       *VM
 	broken   bool
+	// refused says that its source may not have it: it takes nothing from others that it does not have already.
+	refused bool
 }
 
 type assembly struct {
 	desired      *Desired
 	allowMissing bool
 	// judge is the Fleet that counts; nil for that of the files.
-	judge   *Fleet
+	judge *Fleet
+	// holding says what lives; nil when nobody knows.
+	holding func(Address) (held Held, lives bool)
 	entries []entry
-	objects map[Address]*object
-	// bound has the PersistentVolumes that name their claim.
-	bound                    map[claimName]*object
-	hasServices, hasNetworks bool
-	// brokenObjects are objects with mistakes that others may refer to.
-	brokenObjects map[Address]Position
+	// main is what the repository of the Fleet has, sources what the others have, by their names; within are those that may speak of a
+	// namespace.
+	main    *space
+	sources map[string]*space
+	within  map[string][]*space
+	// living is what was found out of machines that live; told are mistakes that are told once.
+	living map[Address]*living
+	told   map[Diagnostic]bool
 	// missing counts references to what is not there.
 	missing int
 	// found is what one machine's references find; kept to be used again.
@@ -92,19 +104,19 @@ type assembly struct {
 
 func (a *assembly) gather(files []*File) {
 	d := a.desired
-	machines, objects := 0, 0
+	machines := 0
 	for _, f := range files {
 		machines += len(f.VMs) + len(f.Broken)
-		objects += len(f.objects)
 	}
 	a.entries = make([]entry, 0, machines)
-	a.objects = make(map[Address]*object, objects)
-	a.brokenObjects = map[Address]Position{}
+	a.makeSpaces(files)
 	for _, f := range files {
+		s := a.space(f.Source)
 		d.Diagnostics = append(d.Diagnostics, f.Diagnostics...)
 		d.Paused = append(d.Paused, f.paused...)
 		if f.Opaque {
-			d.Opaque = append(d.Opaque, f.Path)
+			s.opaque = Position{Source: f.Source, File: f.Path}
+			d.Opaque = append(d.Opaque, s.opaque)
 		}
 		for _, vm := range f.VMs {
 			a.entries = append(a.entries, entry{address: vm.Address, position: vm.Position, previous: vm.Previous(), vm: vm})
@@ -112,8 +124,8 @@ func (a *assembly) gather(files []*File) {
 		for _, b := range f.Broken {
 			a.entries = append(a.entries, entry{address: b.Address, position: b.Position, previous: b.Previous, broken: true})
 			if !isMachineKind(b.Address.Kind) {
-				a.brokenObjects[b.Address] = b.Position
-				a.see(b.Address)
+				s.brokenObjects[b.Address] = b.Position
+				s.see(b.Address)
 			}
 		}
 		a.gatherFleet(f)
@@ -130,10 +142,7 @@ func (a *assembly) gather(files []*File) {
 	if a.judge != nil {
 		d.Proposed, d.Fleet = d.Fleet, a.judge
 	}
-	a.gatherObjects(files)
-	for _, f := range files {
-		a.checkLinks(f.objects)
-	}
+	a.giveRights()
 }
 
 func (a *assembly) gatherFleet(f *File) {
@@ -154,37 +163,35 @@ func (a *assembly) gatherFleet(f *File) {
 	a.fail(second, Address{Kind: KindFleet, Namespace: DefaultNamespace, Name: f.Fleet.Name}, "kind", fmt.Sprintf("a second Fleet; the first is at %s", first), "keep one")
 }
 
-// see remembers that the repository has objects of a kind, which makes it worth telling that one is missing.
-func (a *assembly) see(address Address) {
-	a.hasServices = a.hasServices || address.Kind == KindService
-	a.hasNetworks = a.hasNetworks || address.Kind == KindNetwork
-}
-
 // gatherObjects indexes what machines refer to. A DataVolume and a PersistentVolumeClaim of one name would be one claim.
 func (a *assembly) gatherObjects(files []*File) {
-	twice := map[Address][]*object{}
-	bound := map[Address][]*object{}
+	twice := map[objectKey][]*object{}
+	bound := map[objectKey][]*object{}
 	for _, f := range files {
+		s := a.space(f.Source)
 		for _, o := range f.objects {
-			a.see(o.address)
-			same := a.objects[o.address]
+			if f.Source != "" && !a.permitted(s, o) {
+				continue
+			}
+			s.see(o.address)
+			same := s.objects[o.address]
 			if same == nil || o.position.compare(same.position) < 0 {
-				a.objects[o.address] = o
+				s.objects[o.address] = o
 			}
 			first := same
 			if first == nil && isClaim(o.address.Kind) {
-				first = a.objects[otherClaim(o.address)]
+				first = s.objects[otherClaim(o.address)]
 			}
 			if first != nil {
-				k := o.address
-				k.Kind = sameClaim(k.Kind)
+				k := objectKey{f.Source, o.address}
+				k.address.Kind = sameClaim(k.address.Kind)
 				if len(twice[k]) == 0 {
 					twice[k] = []*object{first}
 				}
 				twice[k] = append(twice[k], o)
 			}
 			if volume, ok := o.value.(*volumeSource); ok && volume.name != "" && first == nil {
-				claim := Address{Kind: KindPersistentVolumeClaim, Namespace: volume.namespace, Name: volume.name}
+				claim := objectKey{address: Address{Kind: KindPersistentVolumeClaim, Namespace: volume.namespace, Name: volume.name}}
 				bound[claim] = append(bound[claim], o)
 			}
 		}
@@ -196,13 +203,19 @@ func (a *assembly) gatherObjects(files []*File) {
 		return fmt.Sprintf("the PersistentVolume %s at %s is for the same claim", quoteValue(other.address.Name), other.position)
 	})
 	if len(bound) > 0 {
-		a.bound = make(map[claimName]*object, len(bound))
+		a.main.bound = make(map[claimName]*object, len(bound))
 	}
 	for claim, volumes := range bound {
-		if a.find(volumes[0].address) != nil {
-			a.bound[claimName{claim.Namespace, claim.Name}] = volumes[0]
+		if a.find(a.main, volumes[0].address) != nil {
+			a.main.bound[claimName{claim.address.Namespace, claim.address.Name}] = volumes[0]
 		}
 	}
+}
+
+// objectKey is an object of one repository.
+type objectKey struct {
+	source  string
+	address Address
 }
 
 // sameClaim returns one kind for those that make a claim.
@@ -214,7 +227,7 @@ func sameClaim(kind string) string {
 }
 
 // clash reports the objects of groups of more than one, each at its place; machines that refer to them are broken by it.
-func (a *assembly) clash(groups map[Address][]*object, path string, message func(other *object) string) {
+func (a *assembly) clash(groups map[objectKey][]*object, path string, message func(other *object) string) {
 	for _, group := range groups {
 		if len(group) < 2 {
 			continue
@@ -226,7 +239,7 @@ func (a *assembly) clash(groups map[Address][]*object, path string, message func
 				other = group[1]
 			}
 			a.fail(o.position, o.address, path, message(other), "keep one")
-			a.brokenObjects[o.address] = group[0].position
+			a.space(o.position.Source).brokenObjects[o.address] = group[0].position
 		}
 	}
 }
@@ -249,15 +262,7 @@ func (a Address) IsMachine() bool {
 // checkNames finds names that are given twice. Objects of one namespace and name are neighbours once sorted; a
 // VirtualMachine and a VirtualMachineInstance of one name would be one domain.
 func (a *assembly) checkNames() {
-	order := func(x, y entry) int {
-		if c := x.address.Compare(y.address); c != 0 {
-			return c
-		}
-		return x.position.compare(y.position)
-	}
-	if !slices.IsSortedFunc(a.entries, order) {
-		slices.SortFunc(a.entries, order)
-	}
+	a.sortEntries()
 	for start := 0; start < len(a.entries); {
 		end := start + 1
 		for end < len(a.entries) && a.entries[end].address.Namespace == a.entries[start].address.Namespace &&
@@ -269,13 +274,42 @@ func (a *assembly) checkNames() {
 		}
 		start = end
 	}
+	if len(a.sources) > 0 {
+		a.checkHeld()
+	}
 }
 
 func (a *assembly) checkSameName(group []entry) {
+	all := make([]*entry, len(group))
+	several := false
 	for i := range group {
-		e := &group[i]
-		for j := range group {
-			other := &group[j]
+		all[i] = &group[i]
+		several = several || group[i].position.Source != group[0].position.Source
+	}
+	if several {
+		a.nameRivals(all)
+		return
+	}
+	a.sameName(all)
+}
+
+// sortEntries orders the entries by address and place.
+func (a *assembly) sortEntries() {
+	order := func(x, y entry) int {
+		if c := x.address.Compare(y.address); c != 0 {
+			return c
+		}
+		return x.position.compare(y.position)
+	}
+	if !slices.IsSortedFunc(a.entries, order) {
+		slices.SortFunc(a.entries, order)
+	}
+}
+
+// sameName reports what one repository has twice.
+func (a *assembly) sameName(group []*entry) {
+	for i, e := range group {
+		for j, other := range group {
 			if i == j {
 				continue
 			}
@@ -300,20 +334,40 @@ func (a *assembly) checkSameName(group []entry) {
 	}
 }
 
+// rank says which of the entries of one address counts: one that is good, else one whose machine lives, else one that its
+// source may have.
+func (a *assembly) rank(e *entry) int {
+	switch {
+	case !e.broken:
+		return 3
+	case len(a.sources) > 0 && a.lives(e):
+		return 2
+	case !e.refused:
+		return 1
+	}
+	return 0
+}
+
 // finish orders what was gathered.
 func (a *assembly) finish() *Desired {
 	d := a.desired
 	d.VMs = make([]*VM, 0, len(a.entries))
-	for i := range a.entries {
-		e := &a.entries[i]
-		switch {
-		case !e.broken:
-			d.VMs = append(d.VMs, e.vm)
-		case len(d.Broken) == 0 || d.Broken[len(d.Broken)-1].Address != e.address:
-			d.Broken = append(d.Broken, Broken{Address: e.address, Position: e.position, Previous: e.previous})
+	for start := 0; start < len(a.entries); {
+		e := &a.entries[start]
+		end := start + 1
+		for ; end < len(a.entries) && a.entries[end].address == e.address; end++ {
+			if other := &a.entries[end]; a.rank(other) > a.rank(e) {
+				e = other
+			}
 		}
+		if e.broken {
+			d.Broken = append(d.Broken, Broken{Address: e.address, Position: e.position, Previous: e.previous})
+		} else {
+			d.VMs = append(d.VMs, e.vm)
+		}
+		start = end
 	}
-	slices.Sort(d.Opaque)
+	slices.SortFunc(d.Opaque, Position.compare)
 	slices.SortFunc(d.Paused, func(x, y Broken) int { return x.Address.Compare(y.Address) })
 	d.Diagnostics.Sort()
 	return d

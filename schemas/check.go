@@ -18,8 +18,9 @@ type checker struct {
 	// spec is the path of the VirtualMachineInstanceSpec.
 	spec    []any
 	address Address
-	// holdings are gathered for Assemble.
+	// holdings and, for sources, reached are gathered for Assemble.
 	holdings []holding
+	reached  []reach
 	// wrong are the paths that had mistakes when the object was read, and those that misspelt fields were meant to be.
 	wrong []string
 	// setBy names the instancetype or the preference that gave the machine what is at a path; nil when there is none.

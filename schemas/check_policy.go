@@ -212,7 +212,7 @@ func (c *checker) rollout(path []any, r *Rollout) {
 }
 
 // policyInDoubt reports whether a mistake was told that may be one of the policy: of anything but the other known fields.
-func (c *checker) policyInDoubt() bool { return c.inDoubt("spec.trust") }
+func (c *checker) policyInDoubt() bool { return c.inDoubt("spec.trust", "spec.sources") }
 
 // inDoubt reports whether a mistake was told of anything but the known fields of a Fleet, to which others are added.
 func (c *checker) inDoubt(others ...string) bool {

@@ -14,6 +14,8 @@ type claimSource struct {
 	claim Claim
 	// links are the objects that it refers to.
 	links []reference
+	// reaches are known of sources only.
+	reaches []reach
 }
 
 // volumeSource is what of a PersistentVolume concerns machines.
@@ -53,6 +55,8 @@ func readPersistentVolumeClaim(d *document, h *header) {
 	if out.claim.Capacity == 0 && !c.wasGiven(at("spec", "resources", "requests", "storage")) && manifest.Spec.VolumeName == "" {
 		c.fail(at("spec", "resources", "requests"), "no size", "write resources.requests.storage, such as 10Gi")
 	}
+	c.annotationReach(at("metadata", "annotations"), manifest.Annotations)
+	out.reaches = c.reached
 	d.keep(h, out)
 	d.pass(h, manifest)
 }

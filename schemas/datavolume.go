@@ -129,6 +129,10 @@ func (c *checker) dataSource(out *claimSource, path []any, spec *cdiv1.DataVolum
 			address = *source.Registry.URL
 		}
 		c.checkURL(in("registry", "url"), address, "docker", "oci-archive")
+		before := len(c.reached)
+		c.imageReach(address, in("registry", "url"))
+		out.reaches = slices.Clone(c.reached[before:])
+		c.reached = c.reached[:before] // it is the claim's, not the machine's
 		if source.Registry.SecretRef != nil {
 			secret(*source.Registry.SecretRef, "registry", "secretRef")
 		}

@@ -80,7 +80,7 @@ const (
 // fieldRules is the table. What it says is held against the checks by a test, field by field and value by value.
 var fieldRules = sync.OnceValue(func() map[fieldKey]fieldRule {
 	rules := map[fieldKey]fieldRule{}
-	for _, table := range []map[fieldKey]fieldRule{machineRules(), deviceRules(), podRules(), aroundRules(), fleetRules(), policyRules()} {
+	for _, table := range []map[fieldKey]fieldRule{machineRules(), deviceRules(), podRules(), aroundRules(), fleetRules(), sourceRules(), policyRules()} {
 		for key, rule := range table {
 			rules[key] = rule
 		}

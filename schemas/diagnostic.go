@@ -9,25 +9,31 @@ import (
 
 // Position is a place in a manifest. Line and Column count from 1; zero means unknown.
 type Position struct {
+	// Source is the one that the file is from; empty for the repository of the Fleet itself.
+	Source string `json:"source,omitempty"`
 	File   string `json:"file"`
 	Line   int    `json:"line,omitempty"`
 	Column int    `json:"column,omitempty"`
 }
 
-// String returns "file:line:column", without the parts that are unknown.
+// String returns "source:file:line:column", without the parts that are unknown or that there are none of.
 func (p Position) String() string {
+	file := p.File
+	if p.Source != "" {
+		file = strings.TrimSuffix(p.Source+":"+p.File, ":")
+	}
 	switch {
 	case p.Line == 0:
-		return p.File
+		return file
 	case p.Column == 0:
-		return fmt.Sprintf("%s:%d", p.File, p.Line)
+		return fmt.Sprintf("%s:%d", file, p.Line)
 	}
-	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+	return fmt.Sprintf("%s:%d:%d", file, p.Line, p.Column)
 }
 
-// compare orders positions by file, line and column.
+// compare orders positions by source, file, line and column.
 func (p Position) compare(q Position) int {
-	return cmp.Or(strings.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line), cmp.Compare(p.Column, q.Column))
+	return cmp.Or(strings.Compare(p.Source, q.Source), strings.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line), cmp.Compare(p.Column, q.Column))
 }
 
 // Severity says whether a diagnostic stops its object.
@@ -95,5 +101,7 @@ func (ds Diagnostics) Errors() int {
 	return n
 }
 
-// Short returns "file:line", for people.
-func (p Position) Short() string { return Position{File: p.File, Line: p.Line}.String() }
+// Short returns "source:file:line", for people.
+func (p Position) Short() string {
+	return Position{Source: p.Source, File: p.File, Line: p.Line}.String()
+}

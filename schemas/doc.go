@@ -13,6 +13,10 @@
 // [File.Broken], so that a typing mistake never makes a machine disappear; a file whose names cannot be read at all is
 // [File.Opaque].
 //
+// A Fleet may take in other repositories, its sources ([ParseFrom]), and say what each may ask for. The ways in which a manifest
+// reaches out of its namespace are gathered when a file is read (reach.go), and judged by [Assemble], which knows the Fleet
+// (check_rights.go); what several repositories ask for stays with the one that has it ([Holding], rivals.go).
+//
 // The package is pure: values in, values out. It reads no file, no clock and no environment, and writes no log; where
 // manifests come from is the business of sources, what becomes of them that of plan and apply.
 package schemas

@@ -97,9 +97,9 @@ func (d *document) position(n *yaml.Node) Position {
 		n = d.root
 	}
 	if n == nil {
-		return Position{File: d.file.Path, Line: d.line + 1}
+		return Position{Source: d.file.Source, File: d.file.Path, Line: d.line + 1}
 	}
-	return Position{File: d.file.Path, Line: d.line + n.Line, Column: n.Column}
+	return Position{Source: d.file.Source, File: d.file.Path, Line: d.line + n.Line, Column: n.Column}
 }
 
 // errorAt reports a mistake at node n, which is at the current path.

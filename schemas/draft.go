@@ -116,8 +116,10 @@ func (w *draft) machines(c *checker, object *kubevirtv1.VirtualMachine) []*VM {
 	if c.broke {
 		return nil
 	}
+	c.reachesOf(w, template)
+	size := c.sizeOf(template)
 	for i, vm := range machines {
-		vm.holdings = c.holdings
+		vm.holdings, vm.reaches, vm.size = c.holdings, c.reached, size
 		if i > 0 && vm.Object.Spec.Template == machines[i-1].Object.Spec.Template {
 			vm.references = machines[i-1].references
 		} else {
@@ -162,7 +164,7 @@ func (w *draft) member(name string, object *kubevirtv1.VirtualMachine) *VM {
 		RunStrategy: w.strategy,
 		Settings:    w.settings,
 		labels:      object.Spec.Template.ObjectMeta.Labels,
-		resolved:    &atomic.Pointer[resolution]{},
+		memory:      &vmMemory{},
 	}
 	if vm.Address.Kind == KindVirtualMachineInstance {
 		vm.labels = object.Labels
@@ -180,7 +182,7 @@ type expansion struct {
 // expand adds the instancetype and the preference, each of which may be nil, to the draft and makes its machines. root is
 // the tree of its source.
 func (w *draft) expand(root *yaml.Node, instance, prefer *object) *expansion {
-	scratch := &File{Path: w.position.File}
+	scratch := &File{Source: w.position.Source, Path: w.position.File}
 	budget := budgetFor(len(w.source.text))
 	d := &document{file: scratch, root: resolve(root), line: w.source.line, budget: &budget, source: w.source, item: w.item}
 	if kind := lookup(d.root, "kind"); kind != nil {

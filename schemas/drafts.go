@@ -65,12 +65,12 @@ func (a *assembly) match(w *draft, m *matcher) (found *object, ok bool) {
 	if m == nil {
 		return nil, true
 	}
-	if found = a.find(m.address); found != nil {
+	if found = a.find(a.space(w.position.Source), m.address); found != nil {
 		return found, true
 	}
 	allowed := a.allowMissing
 	a.allowMissing = false
-	a.missed(&entry{address: w.address}, &reference{address: m.address, position: m.position, path: m.path})
+	a.missed(&entry{address: w.address, position: w.position}, &reference{address: m.address, position: m.position, path: m.path})
 	a.allowMissing = allowed
 	return nil, false
 }

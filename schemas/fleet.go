@@ -69,6 +69,10 @@ type FleetSpec struct {
 	PullRequests FleetPullRequests `json:"pullRequests,omitempty,omitzero"`
 	// Notifications are who is told of events.
 	Notifications []Receiver `json:"notifications,omitempty"`
+	// Sources are other repositories whose manifests count, each with what they may ask for.
+	Sources []FleetSource `json:"sources,omitempty"`
+	// SourcesDoubt says that Sources may not be all that are meant: then nothing is removed that was made from another one.
+	SourcesDoubt bool `json:"-"`
 }
 
 // FleetPullRequests says for which pull requests plans are made, and whether comments on them are heard. That of the branch that they are
@@ -174,14 +178,19 @@ func (f *Fleet) setDefaults() {
 	if f.Spec.Trust != nil && f.Spec.Trust.Signatures == "" {
 		f.Spec.Trust.Signatures = SignaturesHead
 	}
+	for i := range f.Spec.Sources {
+		if trust := f.Spec.Sources[i].Trust; trust != nil && trust.Signatures == "" {
+			trust.Signatures = SignaturesHead
+		}
+	}
 	f.Spec.Policy.setDefaults()
 	setReceiverDefaults(f.Spec.Notifications)
 }
 
-// doubtful returns a Fleet like f whose policy nobody can rely on, for the reason.
+// doubtful returns a Fleet like f on which nobody can rely, for the reason.
 func (f *Fleet) doubtful(why string) *Fleet {
 	out := *f
-	out.Spec.Policy.Doubt = why
+	out.Spec.Policy.Doubt, out.Spec.SourcesDoubt = why, true
 	return &out
 }
 
@@ -198,6 +207,11 @@ type fleetManifest struct {
 // readFleet reads a Fleet. One with mistakes still counts, with the careful choice for what could not be read:
 // nothing is corrected by a policy that nobody can be sure of.
 func readFleet(d *document, h *header) {
+	if d.file.Source != "" {
+		d.report(h.kindNode, d.prefix+"kind", SeverityError, "only the repository of the Fleet has one: what a source may ask for is not for the source to say",
+			"remove it, or ask those who keep the Fleet")
+		return
+	}
 	var manifest fleetManifest
 	d.decodeInto(&manifest, KindFleet)
 	fleet := &Fleet{Name: h.name, Position: d.position(h.nameNode), Spec: manifest.Spec}
@@ -221,7 +235,8 @@ func readFleet(d *document, h *header) {
 	}
 	c.permittedDevices(spec.PermittedHostDevices)
 	c.kubernetes(spec.Kubernetes)
-	c.trust(spec.Trust)
+	c.trust(at("spec", "trust"), spec.Trust)
+	c.sources(spec.Sources)
 	c.policy(&spec.Policy)
 	spec.Notifications = c.notifications(spec.Notifications)
 	if d.broke { // what is wrong counts as not said
@@ -244,6 +259,7 @@ func readFleet(d *document, h *header) {
 		if c.trustInDoubt() {
 			spec.Trust = &FleetTrust{Doubt: true}
 		}
+		spec.SourcesDoubt = c.sourcesInDoubt()
 		if c.policyInDoubt() {
 			spec.Policy.Doubt = fmt.Sprintf("the Fleet at %s has mistakes", fleet.Position.Short())
 		}

@@ -29,16 +29,20 @@ func TestDiagnostics(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var files []*schemas.File
+			var files, lived []*schemas.File
 			want := -1
 			for i, f := range archive.Files {
-				if f.Name == "want" {
+				name, before := strings.CutPrefix(f.Name, "lived/")
+				switch {
+				case f.Name == "want":
 					want = i
-					continue
+				case before:
+					lived = append(lived, parseFrom(name, f.Data))
+				default:
+					files = append(files, parseFrom(name, f.Data))
 				}
-				files = append(files, schemas.Parse(f.Name, f.Data))
 			}
-			got := describe(schemas.Assemble(files))
+			got := describe(schemas.Assemble(files, holdingAll(lived)))
 			if strings.Contains(got, "hush") { // every secret value in the archives is made of this word
 				t.Errorf("a secret is shown:\n%s", got)
 			}
@@ -54,6 +58,31 @@ func TestDiagnostics(t *testing.T) {
 			}
 		})
 	}
+}
+
+// parseFrom reads a file of an archive; those of a source are below @SOURCE.
+func parseFrom(name string, content []byte) *schemas.File {
+	if rest, ok := strings.CutPrefix(name, "@"); ok {
+		source, path, _ := strings.Cut(rest, "/")
+		return schemas.ParseFrom(source, path, content)
+	}
+	return schemas.Parse(name, content)
+}
+
+// holdingAll makes everything live that files asked for before.
+func holdingAll(lived []*schemas.File) schemas.Option {
+	held := map[schemas.Address]schemas.Held{}
+	desired := schemas.Assemble(lived)
+	for _, vm := range desired.VMs {
+		held[vm.Address] = schemas.Held{Source: vm.Position.Source, Record: vm.Record}
+	}
+	for _, object := range desired.Objects {
+		held[object.Address] = schemas.Held{Source: object.Position.Source, Record: object.Content}
+	}
+	return schemas.Holding(func(address schemas.Address) (schemas.Held, bool) {
+		found, lives := held[address]
+		return found, lives
+	})
 }
 
 // describe writes down everything about a desired state but the objects themselves.

@@ -25,6 +25,14 @@ func (k holdingKind) said() string {
 	return "disk image"
 }
 
+// fix says what to do about one that another machine has, too.
+func (k holdingKind) fix() string {
+	if k == holdsHostDisk {
+		return "give each machine its own image, or make every disk of it shareable or read-only"
+	}
+	return "change one, or leave it out: gitvirt derives one"
+}
+
 // templateFix says what to do about one in the template of a set.
 func (k holdingKind) templateFix() string {
 	if k == holdsHostDisk {
@@ -101,6 +109,14 @@ func (a *assembly) checkHoldings() {
 			}
 		}
 	})
+	if len(a.sources) > 0 {
+		for _, k := range a.sortedHoldings(groups) {
+			if len(groups[k]) > 1 {
+				a.holdingRivals(k, groups[k])
+			}
+		}
+		return
+	}
 	for k, holders := range groups {
 		if len(holders) > 1 && slices.ContainsFunc(holders, func(h holder) bool { return !h.holding.shared }) {
 			a.reportConflict(k, holders)
@@ -123,10 +139,6 @@ func (a *assembly) eachHolding(visit func(*entry, *holding)) {
 
 // reportConflict reports machines that have the same. Machines of one set have it from their template, which is told once.
 func (a *assembly) reportConflict(k holdingKey, holders []holder) {
-	fix := "change one, or leave it out: gitvirt derives one"
-	if k.kind == holdsHostDisk {
-		fix = "give each machine its own image, or make every disk of it shareable or read-only"
-	}
 	told := map[Address]bool{}
 	for i, h := range holders {
 		h.entry.broken = true
@@ -143,7 +155,7 @@ func (a *assembly) reportConflict(k holdingKey, holders []holder) {
 			other = holders[1]
 		}
 		a.fail(h.holding.position, h.entry.address, h.holding.path,
-			fmt.Sprintf("%s%s has the %s %s too, at %s", other.entry.address, other.entry.member(), k.kind.said(), k.value, other.holding.position), fix)
+			fmt.Sprintf("%s%s has the %s %s too, at %s", other.entry.address, other.entry.member(), k.kind.said(), k.value, other.holding.position), k.kind.fix())
 	}
 }
 

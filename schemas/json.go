@@ -18,7 +18,7 @@ func parseJSON(file *File, content []byte) {
 	r.decoder.UseNumber()
 	if at, message, fix := badText(content); message != "" {
 		line, column := r.place(at)
-		file.unreadable(Position{File: file.Path, Line: line, Column: column}, message, fix)
+		file.unreadable(Position{Source: file.Source, File: file.Path, Line: line, Column: column}, message, fix)
 		return
 	}
 	for index := 0; ; index++ {
@@ -28,7 +28,7 @@ func parseJSON(file *File, content []byte) {
 		}
 		if err != nil {
 			line, column := r.place(r.errorOffset(err))
-			file.unreadable(Position{File: file.Path, Line: line, Column: column}, "not valid JSON: "+r.explain(err), "")
+			file.unreadable(Position{Source: file.Source, File: file.Path, Line: line, Column: column}, "not valid JSON: "+r.explain(err), "")
 			return
 		}
 		(&source{text: content, json: true, index: index}).read(file, root)

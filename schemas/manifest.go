@@ -11,6 +11,8 @@ import (
 // File is one file of manifests, read and checked by itself. It depends on nothing but the file's path and
 // content, so it can be cached by blob hash and shared; nobody changes it after Parse.
 type File struct {
+	// Source is the one that the file is from; empty for the repository of the Fleet itself.
+	Source      string
 	Path        string
 	VMs         []*VM
 	Fleet       *Fleet
@@ -83,13 +85,24 @@ type VM struct {
 
 	holdings   []holding
 	references []reference
-	uses       []claimUse
+	// reaches and size are known of machines of sources only.
+	reaches []reach
+	size    size
+	uses    []claimUse
 	// labels are those that Services select by.
 	labels map[string]string
 	// resolvedAt is where what references resolve to goes in Record.
 	resolvedAt int
-	// resolved remembers what references resolved to last; several goroutines may use a VM.
-	resolved *atomic.Pointer[resolution]
+	// memory is what is remembered from one time to the next; several goroutines may use a VM.
+	memory *vmMemory
+}
+
+// vmMemory is what a machine is asked time and again.
+type vmMemory struct {
+	// resolved is what references resolved to last.
+	resolved atomic.Pointer[resolution]
+	// derived is what the machine has without having been given it.
+	derived atomic.Pointer[derived]
 }
 
 // Spec returns the VirtualMachineInstanceSpec of the VM.

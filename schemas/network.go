@@ -9,13 +9,18 @@ import (
 type service struct {
 	selector map[string]string
 	headless bool
+	// reaches are known of sources only.
+	reaches []reach
 }
 
 // readService reads a Service. A host forwards nothing by it: there it is read so that its references can be checked.
 func readService(d *document, h *header) {
 	manifest := &corev1.Service{}
 	d.decodeInto(manifest, h.kind)
-	d.keep(h, &service{selector: manifest.Spec.Selector, headless: manifest.Spec.ClusterIP == corev1.ClusterIPNone})
+	c := newChecker(d, h.address(), nil)
+	c.serviceReach(&manifest.Spec)
+	c.annotationReach(at("metadata", "annotations"), manifest.Annotations)
+	d.keep(h, &service{selector: manifest.Spec.Selector, headless: manifest.Spec.ClusterIP == corev1.ClusterIPNone, reaches: c.reached})
 	d.pass(h, manifest)
 }
 

@@ -25,7 +25,7 @@ func (f *File) Decrypted() bool { return f.secret }
 
 // Unreadable is what Parse returns for a file of which nobody knows what it asks for.
 func Unreadable(at Position, message, fix string) *File {
-	file := &File{Path: at.File, mayHoldFleet: true}
+	file := &File{Source: at.Source, Path: at.File, mayHoldFleet: at.Source == ""}
 	file.unreadable(at, message, fix)
 	return file
 }
@@ -34,7 +34,7 @@ func mayHoldFleet(file *File, content []byte) *File {
 	parse(file, content)
 	name := file.Path
 	named := strings.TrimSuffix(path.Base(name), path.Ext(name)) == "gitvirt" // where a Fleet is by convention
-	file.mayHoldFleet = file.Opaque && (named || bytes.Contains(content, []byte(KindFleet)))
+	file.mayHoldFleet = file.Source == "" && file.Opaque && (named || bytes.Contains(content, []byte(KindFleet)))
 	return file
 }
 
@@ -42,7 +42,7 @@ func parse(file *File, content []byte) {
 	name := file.Path
 	content = bytes.TrimPrefix(content, []byte("\ufeff"))
 	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {
-		file.unreadable(Position{File: name, Line: 1}, "the file is UTF-16", "save it as UTF-8")
+		file.unreadable(Position{Source: file.Source, File: name, Line: 1}, "the file is UTF-16", "save it as UTF-8")
 		return
 	}
 	if strings.EqualFold(path.Ext(name), ".json") {
@@ -128,7 +128,7 @@ func parseYAML(file *File, p part) {
 	if at, message, fix := badText(p.text); message != "" {
 		line := p.line + 1 + bytes.Count(p.text[:at], []byte("\n"))
 		column := utf8.RuneCount(p.text[bytes.LastIndexByte(p.text[:at], '\n')+1:at]) + 1
-		file.unreadable(Position{File: file.Path, Line: line, Column: column}, message, fix)
+		file.unreadable(Position{Source: file.Source, File: file.Path, Line: line, Column: column}, message, fix)
 		return
 	}
 	var root yaml.Node
@@ -138,7 +138,7 @@ func parseYAML(file *File, p part) {
 			return
 		}
 		line, column, message, fix := explainYAML(p.text, err)
-		file.unreadable(Position{File: file.Path, Line: p.line + line, Column: column}, message, fix)
+		file.unreadable(Position{Source: file.Source, File: file.Path, Line: p.line + line, Column: column}, message, fix)
 		return
 	}
 	if len(root.Content) > 0 {

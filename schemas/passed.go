@@ -66,9 +66,11 @@ func (a *assembly) passedOn() {
 	if a.desired.Fleet.Spec.Platform != PlatformKubernetes {
 		return
 	}
-	for address, object := range a.objects {
-		if _, broken := a.brokenObjects[address]; object.passed != nil && !broken {
-			a.desired.Objects = append(a.desired.Objects, object.passed)
+	for _, s := range a.spaces() {
+		for address, object := range s.objects {
+			if _, broken := s.brokenObjects[address]; object.passed != nil && !broken {
+				a.desired.Objects = append(a.desired.Objects, object.passed)
+			}
 		}
 	}
 	slices.SortFunc(a.desired.Objects, func(x, y *Object) int { return x.Address.Compare(y.Address) })

@@ -36,10 +36,11 @@ func (a *assembly) resolveReferences() {
 			continue
 		}
 		a.found = a.found[:0]
+		in := a.space(e.position.Source)
 		for j := range e.vm.references {
-			a.lookup(&e.vm.references[j])
+			a.lookup(in, &e.vm.references[j])
 		}
-		if last := e.vm.resolved.Load(); last != nil && last.fleet == a.desired.Fleet && slices.Equal(last.found, a.found) {
+		if last := e.vm.memory.resolved.Load(); last != nil && last.fleet == a.desired.Fleet && slices.Equal(last.found, a.found) {
 			e.vm = last.vm
 			continue
 		}
@@ -55,26 +56,10 @@ func (a *assembly) resolveReferences() {
 		}
 		vm := e.vm.with(&out)
 		if told == len(a.desired.Diagnostics) {
-			e.vm.resolved.Store(&resolution{found: slices.Clone(a.found), fleet: a.desired.Fleet, vm: vm})
+			e.vm.memory.resolved.Store(&resolution{found: slices.Clone(a.found), fleet: a.desired.Fleet, vm: vm})
 		}
 		e.vm = vm
 	}
-}
-
-// find returns the object at an address, unless it has mistakes.
-func (a *assembly) find(address Address) *object {
-	if _, broken := a.brokenObjects[address]; broken {
-		return nil
-	}
-	return a.objects[address]
-}
-
-// findClaim returns the object that makes a claim. A DataVolume makes a claim of its name.
-func (a *assembly) findClaim(address Address) *object {
-	if found := a.find(address); found != nil {
-		return found
-	}
-	return a.find(otherClaim(address))
 }
 
 func otherClaim(address Address) Address {
@@ -90,23 +75,22 @@ func otherClaim(address Address) Address {
 func isClaim(kind string) bool { return kind == KindPersistentVolumeClaim || kind == KindDataVolume }
 
 // lookup adds the objects that decide what a reference resolves to.
-func (a *assembly) lookup(r *reference) {
+func (a *assembly) lookup(s *space, r *reference) {
 	if r.address.Kind == kindDevice {
 		return
 	}
 	if !isClaim(r.address.Kind) {
-		a.found = append(a.found, a.find(r.address))
+		a.found = append(a.found, a.means(s, r))
 		return
 	}
-	a.lookupClaim(r.address, maxCopies)
+	a.lookupClaim(s, a.claimMeant(s, r), r.address, maxCopies)
 }
 
 // maxCopies bounds how many claims may be copies one of the other.
 const maxCopies = 16
 
 // lookupClaim adds the objects that decide what a claim is, those of the claim that it is a copy of included.
-func (a *assembly) lookupClaim(address Address, copies int) {
-	claim := a.findClaim(address)
+func (a *assembly) lookupClaim(s *space, claim *object, address Address, copies int) {
 	a.found = append(a.found, claim)
 	if claim == nil {
 		return
@@ -115,12 +99,12 @@ func (a *assembly) lookupClaim(address Address, copies int) {
 	for i := range source.links {
 		switch link := source.links[i].address; {
 		case !isClaim(link.Kind):
-			a.found = append(a.found, a.find(link))
+			a.found = append(a.found, a.find(s, link))
 		case copies > 0:
-			a.lookupClaim(link, copies-1)
+			a.lookupClaim(s, a.findClaim(s, link), link, copies-1)
 		}
 	}
-	a.found = append(a.found, a.bound[claimName{address.Namespace, address.Name}])
+	a.found = append(a.found, a.boundTo(address))
 }
 
 // missed reports a reference that finds nothing, or something with mistakes.
@@ -132,17 +116,20 @@ func (a *assembly) missed(e *entry, r *reference) bool {
 	if isClusterKind(kind) {
 		message = fmt.Sprintf("no %s %s", kind, quoteValue(r.address.Name))
 	}
-	position, broken := a.brokenObjects[r.address]
+	s := a.space(e.position.Source)
+	position, broken := s.brokenObjects[r.address]
 	if !broken && isClaim(kind) {
-		position, broken = a.brokenObjects[otherClaim(r.address)]
+		position, broken = s.brokenObjects[otherClaim(r.address)]
 	}
-	if broken {
+	if several, how := a.ambiguous(s, r.address); several != "" && !broken {
+		message, fix = several, how
+	} else if broken {
 		message, fix = fmt.Sprintf("the %s %s at %s has mistakes", kind, quoteValue(r.address.Name), position), "mend the "+kind
 	} else {
 		if a.inCluster(r) {
 			return true
 		}
-		fix = a.suggest(r.address)
+		fix = a.suggest(s, r.address)
 		if a.allowMissing {
 			severity = SeverityWarning
 		}
@@ -152,11 +139,11 @@ func (a *assembly) missed(e *entry, r *reference) bool {
 }
 
 // suggest says what to do about an object that is not there: a similar name, or the same in another namespace.
-func (a *assembly) suggest(address Address) string {
+func (a *assembly) suggest(s *space, address Address) string {
 	var names []string
 	var elsewhere *object
 	a.missing++
-	for other, object := range a.objects {
+	for other, object := range s.objects {
 		if a.missing > 100 { // somebody dropped a folder; suggestions would only cost time
 			break
 		}
@@ -173,9 +160,9 @@ func (a *assembly) suggest(address Address) string {
 	if near := closest(address.Name, names); near != "" {
 		same := address
 		same.Name = near
-		found := a.objects[same]
+		found := s.objects[same]
 		if found == nil {
-			found = a.objects[otherClaim(same)]
+			found = s.objects[otherClaim(same)]
 		}
 		return fmt.Sprintf("did you mean %q, at %s?", near, found.position)
 	}
@@ -205,9 +192,10 @@ func (a *assembly) resolve(out *resolved, e *entry, r *reference) bool {
 }
 
 func (a *assembly) resolveContent(out *resolved, e *entry, r *reference) bool {
-	found := a.find(r.address)
+	s := a.space(e.position.Source)
+	found := a.means(s, r)
 	if found == nil {
-		_, broken := a.brokenObjects[r.address]
+		_, broken := s.brokenObjects[r.address]
 		return r.optional && !broken || a.missed(e, r)
 	}
 	content := found.value.(Content) //nolint:forcetypeassert // of this kind
@@ -252,11 +240,12 @@ func dataField(kind string) string {
 }
 
 func (a *assembly) resolveClaim(out *resolved, e *entry, r *reference) bool {
-	found := a.findClaim(r.address)
+	s := a.space(e.position.Source)
+	found := a.claimMeant(s, r)
 	if found == nil {
 		return a.missed(e, r)
 	}
-	claim, volume := a.claim(found, r.address, maxCopies)
+	claim, volume := a.claim(s, found, r.address, maxCopies)
 	if size := sizeOf(volume); size > 0 && claim.Capacity > size {
 		a.fail(r.position, e.address, r.path, fmt.Sprintf("the %s %s at %s asks for more than the PersistentVolume %s at %s has",
 			found.address.Kind, quoteValue(claim.Name), found.position, quoteValue(volume.address.Name), volume.position), "ask for less, or name a larger volume")
@@ -272,21 +261,21 @@ func (a *assembly) resolveClaim(out *resolved, e *entry, r *reference) bool {
 
 // claim puts a claim together, with the claims that it is a copy of, and returns the PersistentVolume that it stands for, if
 // any.
-func (a *assembly) claim(found *object, address Address, copies int) (Claim, *object) {
+func (a *assembly) claim(s *space, found *object, address Address, copies int) (Claim, *object) {
 	source := found.value.(*claimSource) //nolint:forcetypeassert // of this kind
 	claim := source.claim
 	claim.Namespace, claim.Name = address.Namespace, address.Name
-	volume := a.bound[claimName{claim.Namespace, claim.Name}]
+	volume := a.boundTo(address)
 	for i := range source.links {
 		link := source.links[i].address
 		if isClaim(link.Kind) {
-			if target := a.findClaim(link); target != nil && copies > 0 {
-				from, _ := a.claim(target, link, copies-1)
+			if target := a.findClaim(s, link); target != nil && copies > 0 {
+				from, _ := a.claim(s, target, link, copies-1)
 				claim.CopyOf = &from
 			}
 			continue
 		}
-		switch target := a.find(link); {
+		switch target := a.find(s, link); {
 		case target == nil: // as was told of the claim
 		case link.Kind == KindSecret:
 			claim.SourceContent = target.value.(Content) //nolint:forcetypeassert // of this kind
@@ -313,10 +302,11 @@ func sizeOf(volume *object) int64 {
 // resolveNetwork checks that a network exists, as far as the repository has networks at all, and finds the device of an
 // SR-IOV interface.
 func (a *assembly) resolveNetwork(out *resolved, e *entry, r *reference) bool {
-	found := a.find(r.address)
+	s := a.space(e.position.Source)
+	found := a.means(s, r)
 	if found == nil {
 		switch {
-		case r.device && !a.hasNetworks:
+		case r.device && !s.hasNetworks:
 			severity := SeverityError
 			if a.allowMissing {
 				severity = SeverityWarning
@@ -324,7 +314,7 @@ func (a *assembly) resolveNetwork(out *resolved, e *entry, r *reference) bool {
 			a.tell(severity, r.position, e.address, r.path, fmt.Sprintf("no NetworkAttachmentDefinition %s/%s says which devices the network has", r.address.Namespace, r.address.Name),
 				"add it, with the annotation "+annotationResource)
 			return a.allowMissing
-		case a.hasNetworks:
+		case s.hasNetworks:
 			return a.missed(e, r)
 		}
 		return true

@@ -21,7 +21,7 @@ func (a *assembly) checkSettings() {
 	s := settingsCheck{assembly: a, machines: map[machineKey][]*entry{}}
 	for i := range a.entries {
 		e := &a.entries[i]
-		k := machineKey{e.address.Namespace, e.address.Name}
+		k := machineKey{e.position.Source, e.address.Namespace, e.address.Name}
 		switch {
 		case isSetKind(e.address.Kind):
 			s.known = append(s.known, k) // with mistakes: nobody can tell its machines
@@ -30,13 +30,13 @@ func (a *assembly) checkSettings() {
 			s.machines[k] = append(s.machines[k], e)
 			s.known = append(s.known, k)
 			if e.vm != nil && !e.vm.Owner.IsZero() {
-				owner := machineKey{e.vm.Owner.Namespace, e.vm.Owner.Name}
+				owner := machineKey{k.source, e.vm.Owner.Namespace, e.vm.Owner.Name}
 				s.machines[owner] = append(s.machines[owner], e)
 			}
 		}
 	}
 	for _, paused := range a.desired.Paused {
-		k := machineKey{paused.Address.Namespace, paused.Address.Name}
+		k := machineKey{paused.Position.Source, paused.Address.Namespace, paused.Address.Name}
 		s.machines[k] = append(s.machines[k], nil)
 	}
 	s.clashes(set)
@@ -46,8 +46,9 @@ func (a *assembly) checkSettings() {
 	s.cycles(set)
 }
 
-// machineKey names a machine, or the set that machines are members of.
-type machineKey struct{ namespace, name string }
+// machineKey names a machine of a repository, or the set that machines are members of. Machines wait only for those of their own
+// repository: what others write must not keep them waiting.
+type machineKey struct{ source, namespace, name string }
 
 func (k machineKey) String() string { return k.namespace + "/" + k.name }
 
@@ -71,19 +72,21 @@ func (s *settingsCheck) failSetting(e *entry, name, message, fix string) {
 // clashes finds domains that two machines want to be, and previous names that are still in use.
 func (s *settingsCheck) clashes(set []*entry) {
 	type wish struct {
-		annotation, value string
+		source, annotation, value string
 	}
 	wishes := map[wish][]*entry{}
 	for _, e := range set {
+		source := e.position.Source
 		if adopt := e.vm.Settings.Adopt; adopt != "" {
-			wishes[wish{AnnotationAdopt, adopt}] = append(wishes[wish{AnnotationAdopt, adopt}], e)
+			wishes[wish{source, AnnotationAdopt, adopt}] = append(wishes[wish{source, AnnotationAdopt, adopt}], e)
 		}
 		previous := e.vm.Settings.PreviousName
 		if previous.IsZero() {
 			continue
 		}
-		k := machineKey{previous.Namespace, previous.Name}
-		wishes[wish{AnnotationPreviousName, k.String()}] = append(wishes[wish{AnnotationPreviousName, k.String()}], e)
+		k := machineKey{source, previous.Namespace, previous.Name}
+		wishes[wish{source, AnnotationPreviousName, k.String()}] = append(wishes[wish{source, AnnotationPreviousName, k.String()}], e)
+		s.heirs(e, previous)
 		if others := s.machines[k]; len(others) > 0 {
 			where := ""
 			if others[0] != nil {
@@ -106,10 +109,30 @@ func (s *settingsCheck) clashes(set []*entry) {
 	}
 }
 
+// heirs decides about a machine that says it was one which lives and was made from another repository. Only that of the Fleet
+// takes over what others gave up.
+func (s *settingsCheck) heirs(e *entry, previous Address) {
+	held, lives := s.held(previous)
+	if len(s.sources) == 0 || !lives || held.Source == e.position.Source {
+		return
+	}
+	if _, here := s.held(e.address); here {
+		return // it is there already, and the annotation means nothing
+	}
+	wanted := slices.ContainsFunc(s.machines[machineKey{held.Source, previous.Namespace, previous.Name}], func(other *entry) bool { return other == nil || !other.refused })
+	if e.position.Source == "" && !wanted && s.unread(held.Source) == "" {
+		return
+	}
+	s.failSetting(e, AnnotationPreviousName, fmt.Sprintf("%s/%s was made from %s", previous.Namespace, previous.Name, repository(held.Source)), "remove the annotation, or have the machine removed there and renamed in the repository of the Fleet")
+}
+
 // missing reports dependencies that no file has.
 func (s *settingsCheck) missing(e *entry) {
+	if e.refused {
+		return // as was said
+	}
 	for _, d := range e.vm.Settings.DependsOn {
-		k := machineKey{d.Namespace, d.Name}
+		k := machineKey{e.position.Source, d.Namespace, d.Name}
 		if _, ok := s.machines[k]; ok {
 			continue
 		}
@@ -127,6 +150,7 @@ func (s *settingsCheck) near(k machineKey) string {
 	var names []string
 	for _, other := range s.known {
 		switch {
+		case other.source != k.source: // which is not for everybody to know
 		case other.namespace == k.namespace:
 			names = append(names, other.name)
 		case other.name == k.name:
@@ -143,7 +167,7 @@ func (s *settingsCheck) near(k machineKey) string {
 func (s *settingsCheck) dependencies(e *entry) []*entry {
 	var out []*entry
 	for _, d := range e.vm.Settings.DependsOn {
-		for _, other := range s.machines[machineKey{d.Namespace, d.Name}] {
+		for _, other := range s.machines[machineKey{e.position.Source, d.Namespace, d.Name}] {
 			if other != nil && other.vm != nil {
 				out = append(out, other)
 			}

@@ -3,6 +3,7 @@ package schemas
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gitvirt/gitvirt/schemas/signers"
 )
@@ -64,14 +65,15 @@ func TrustOf(files []*File) *FleetTrust {
 // maxTrustKeys bounds what has to be looked through for each signature.
 const maxTrustKeys = 1000
 
-// trust checks a Fleet's spec.trust.
-func (c *checker) trust(t *FleetTrust) {
+// trust checks a Fleet's spec.trust, or that of one of its sources, at path.
+func (c *checker) trust(path []any, t *FleetTrust) {
 	if t == nil {
 		return
 	}
-	oneOf(c, func() []any { return at("spec", "trust", "signatures") }, t.Signatures, SignaturesHead, SignaturesAll)
+	in := func(parts ...any) []any { return slices.Concat(path, parts) }
+	oneOf(c, func() []any { return in("signatures") }, t.Signatures, SignaturesHead, SignaturesAll)
 	if len(t.Keys) > maxTrustKeys {
-		c.fail(at("spec", "trust", "keys"), fmt.Sprintf("%d keys, at most %d are allowed", len(t.Keys), maxTrustKeys), "remove some")
+		c.fail(in("keys"), fmt.Sprintf("%d keys, at most %d are allowed", len(t.Keys), maxTrustKeys), "remove some")
 		return
 	}
 	for i, text := range t.Keys {
@@ -79,14 +81,14 @@ func (c *checker) trust(t *FleetTrust) {
 		var mistake *signers.LineError
 		switch {
 		case errors.As(err, &mistake):
-			c.fail(at("spec", "trust", "keys", i), mistake.Err.Error(), mistake.Fix)
+			c.fail(in("keys", i), mistake.Err.Error(), mistake.Fix)
 		case set.Len() == 0:
-			c.fail(at("spec", "trust", "keys", i), "there is no key in it", "write an armored PGP key, or a line such as: ann@example.org ssh-ed25519 AAAA...")
+			c.fail(in("keys", i), "there is no key in it", "write an armored PGP key, or a line such as: ann@example.org ssh-ed25519 AAAA...")
 		}
 	}
 }
 
 // trustInDoubt reports whether a mistake was told that may be one of the trust.
 func (c *checker) trustInDoubt() bool {
-	return c.inDoubt("spec.policy", "spec.kubernetes", "spec.pullRequests")
+	return c.inDoubt("spec.policy", "spec.kubernetes", "spec.pullRequests", "spec.sources")
 }

@@ -47,7 +47,8 @@ type Entry struct {
 	// Awaits says that the step is done when its guest is ready.
 	Awaits bool          `json:"awaits,omitempty"`
 	Ready  schemas.Ready `json:"ready,omitzero"`
-	// Labels, Was, Destroys and Interrupts are what the step takes of budgets (policy.Spent).
+	// Source, Labels, Was, Destroys and Interrupts are what the step takes of budgets (policy.Spent).
+	Source     string            `json:"source,omitempty"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	Was        []policy.Named    `json:"was,omitempty"`
 	Destroys   bool              `json:"destroys,omitempty"`
@@ -60,7 +61,7 @@ type Entry struct {
 func NewEntry(step *plan.Step, spent policy.Spent, at time.Time) Entry {
 	return Entry{
 		At: at.UTC(), State: Begun, Address: step.Address, Domain: step.Domain, Action: step.Action, Reason: step.Reason, Ready: step.Ready,
-		Labels: spent.Labels, Was: spent.Was, Destroys: spent.Destroys, Interrupts: spent.Interrupts,
+		Source: spent.Source, Labels: spent.Labels, Was: spent.Was, Destroys: spent.Destroys, Interrupts: spent.Interrupts,
 	}
 }
 
@@ -204,7 +205,7 @@ func (a *Account) History() policy.History {
 	history := policy.History{Doubt: a.doubt}
 	for i := range a.entries {
 		if e := &a.entries[i]; e.Destroys || e.Interrupts {
-			history.Done = append(history.Done, policy.Spent{Address: e.Address, Labels: e.Labels, Was: e.Was, Destroys: e.Destroys, Interrupts: e.Interrupts})
+			history.Done = append(history.Done, policy.Spent{Address: e.Address, Source: e.Source, Labels: e.Labels, Was: e.Was, Destroys: e.Destroys, Interrupts: e.Interrupts})
 		}
 	}
 	return history

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +26,10 @@ type History struct {
 // be asked no longer.
 type Spent struct {
 	Address schemas.Address
-	Labels  map[string]string
+	// Source is the repository that asked for it; empty for that of the Fleet. Each has revisions of its own, and what one of them
+	// spends is no loss of another.
+	Source string
+	Labels map[string]string
 	// Was is what the machine was before the step, where that is not the same: it counts for the budgets of both.
 	Was []Named
 	// Destroys says that the machine is retired or destroyed, or data of it is; Interrupts that its guest is power-cycled.
@@ -51,6 +55,7 @@ func (s *subject) spends() (Spent, bool) {
 	retired := s.domain != nil && !s.domain.RetiredSince.IsZero() // counted when that was done
 	out := Spent{
 		Address:    s.step.Address,
+		Source:     s.source(),
 		Destroys:   s.step.Action == plan.ActionRetire || s.step.Consequence == plan.ConsequenceData || s.step.Consequence == plan.ConsequenceDestroy && !retired,
 		Interrupts: s.step.Power == plan.PowerCycle,
 	}
@@ -70,9 +75,10 @@ func (s *subject) spends() (Spent, bool) {
 	return out, false
 }
 
-// account is one bound of a budget.
+// account is one bound of a budget, for the revisions of one repository.
 type account struct {
 	budget *schemas.Budget
+	source string
 	counts func(*Spent) bool
 	what   string
 	limit  int
@@ -111,7 +117,11 @@ func (p *Policy) HostBounds(fleet string, want *schemas.Desired, have plan.Obser
 		if b.RestartPerHost == nil {
 			continue
 		}
-		base, was := p.base(&subjects{want: want, have: have, plan: &plan.Plan{Fleet: fleet}}, b)
+		counts, was := p.base(&subjects{want: want, have: have, plan: &plan.Plan{Fleet: fleet}}, b)
+		base := 0
+		for _, n := range counts {
+			base += n
+		}
 		out = append(out, HostBound{Budget: b.Name, Limit: amount(*b.RestartPerHost, base), Base: base, selector: &b.Selector, was: was})
 	}
 	return out
@@ -157,7 +167,7 @@ func spend(accounts []account, one *subject, spent *Spent, doubt string) {
 	var in []*account
 	for i := range accounts {
 		a := &accounts[i]
-		if !a.counts(spent) || !spent.in(&a.budget.Selector) {
+		if a.source != spent.Source || !a.counts(spent) || !spent.in(&a.budget.Selector) {
 			continue
 		}
 		in = append(in, a)
@@ -181,9 +191,13 @@ func (p *Policy) accounts(s *subjects) []account {
 	destroys := func(spent *Spent) bool { return spent.Destroys }
 	interrupts := func(spent *Spent) bool { return spent.Interrupts }
 	var out []account
+	if len(p.spec.Budgets) == 0 {
+		return nil
+	}
+	sources := p.spenders(s)
 	for i := range p.spec.Budgets {
 		b := &p.spec.Budgets[i]
-		base := -1
+		var base map[string]int
 		for _, bound := range []struct {
 			value  *intstr.IntOrString
 			counts func(*Spent) bool
@@ -195,30 +209,47 @@ func (p *Policy) accounts(s *subjects) []account {
 			if bound.value == nil {
 				continue
 			}
-			if base < 0 {
+			if base == nil {
 				base, _ = p.base(s, b)
 			}
-			a := account{budget: b, counts: bound.counts, what: bound.what, base: base, limit: amount(*bound.value, base), spent: map[schemas.Address]bool{}}
-			for j := range p.options.History.Done {
-				if one := &p.options.History.Done[j]; a.counts(one) && one.in(&b.Selector) {
-					a.spent[one.Address] = true
+			for _, source := range sources {
+				a := account{
+					budget: b, source: source, counts: bound.counts, what: bound.what, base: base[source], limit: amount(*bound.value, base[source]),
+					spent: map[schemas.Address]bool{},
 				}
+				for j := range p.options.History.Done {
+					if one := &p.options.History.Done[j]; one.Source == source && a.counts(one) && one.in(&b.Selector) {
+						a.spent[one.Address] = true
+					}
+				}
+				out = append(out, a)
 			}
-			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// base counts the machines that a budget is about: those that live, by what was applied last, and those that this revision
-// was spent for. was are the former, by the names of their domains. A label counts when it is applied: a commit does not make
-// room for its restarts by the machines that it labels.
-func (p *Policy) base(s *subjects, b *schemas.Budget) (n int, was map[string]bool) {
+// spenders are the repositories that the steps are of, or that have spent something.
+func (p *Policy) spenders(s *subjects) []string {
+	all := map[string]bool{}
+	for i := range s.of {
+		all[s.of[i].source()] = true
+	}
+	for i := range p.options.History.Done {
+		all[p.options.History.Done[i].Source] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// base counts the machines that a budget is about, by the repository that they are from: those that live, by what was applied last, and
+// those that this revision was spent for. was are the former, by the names of their domains. A label counts when it is applied: a commit
+// does not make room for its restarts by the machines that it labels.
+func (p *Policy) base(s *subjects, b *schemas.Budget) (n map[string]int, was map[string]bool) {
 	wanted := make(map[schemas.Address]*schemas.VM, len(s.want.VMs))
 	for _, vm := range s.want.VMs {
 		wanted[vm.Address] = vm
 	}
-	counted := make(map[schemas.Address]bool, len(s.have.Domains))
+	counted := make(map[schemas.Address]string, len(s.have.Domains))
 	lives := make(map[schemas.Address]bool, len(s.have.Domains))
 	was = make(map[string]bool, len(s.have.Domains))
 	for _, domain := range s.have.Domains {
@@ -232,15 +263,19 @@ func (p *Policy) base(s *subjects, b *schemas.Budget) (n int, was map[string]boo
 				continue
 			}
 		}
-		was[domain.Name], counted[domain.Address] = true, true
+		was[domain.Name], counted[domain.Address] = true, one.source()
 	}
 	for i := range p.options.History.Done {
 		done := &p.options.History.Done[i]
 		if done.was(&b.Selector) || done.Destroys && !lives[done.Address] && done.in(&b.Selector) {
-			counted[done.Address] = true
+			counted[done.Address] = done.Source
 		}
 	}
-	return len(counted), was
+	n = map[string]int{}
+	for _, source := range counted {
+		n[source]++
+	}
+	return n, was
 }
 
 // amount is how many machines of n a number or a percentage is; percentages are rounded up.

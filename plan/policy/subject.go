@@ -100,6 +100,19 @@ func Union(one, other []Named) []Named {
 	return out
 }
 
+// source is the repository that asks for the machine, or that it was made from when none does.
+func (s *subject) source() string {
+	switch {
+	case s.step.VM != nil:
+		return s.step.VM.Position.Source
+	case s.step.Object != nil:
+		return s.step.Object.Position.Source
+	case s.domain != nil:
+		return s.domain.Holder()
+	}
+	return ""
+}
+
 // wanted is the machine as git has it; nil when git has it no longer.
 func (s *subject) wanted() *Named {
 	if s.step.VM == nil {

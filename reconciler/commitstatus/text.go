@@ -34,8 +34,11 @@ func Of(p *reconciler.Progress) forges.Status {
 	default:
 		parts = append([]string{applied}, waits(p)...)
 	}
-	for i, mistake := range p.Mistakes {
-		if i == maxAnnotations {
+	for _, mistake := range p.Mistakes {
+		if mistake.Position.Source != "" {
+			continue // what is in another repository has no place in this one
+		}
+		if len(out.Annotations) == maxAnnotations {
 			break
 		}
 		message := strings.TrimPrefix(mistake.Error(), mistake.Position.String()+": ")
