@@ -4,6 +4,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,12 @@ var (
 type Target struct {
 	Fleet    string
 	Revision string
+}
+
+// For is the target as it becomes part of the record of a step's domain: a machine of another repository has the revision of that.
+func (t Target) For(step *plan.Step) Target {
+	t.Revision = cmp.Or(step.Revision, t.Revision)
+	return t
 }
 
 // Guest is a machine that somebody waits for.

@@ -14,6 +14,8 @@ type Options struct {
 	// Revision is the commit of the wanted state, Base the one that is compared with, when there is one.
 	Revision string
 	Base     string
+	// Provenance says what is recorded as the revision of the machines of a source; nil means Revision.
+	Provenance func(source string) string
 	// Policy says which steps wait or are blocked; nil means that none is.
 	Policy Policy
 	// Selection says which objects the plan is about; the zero value is all.
@@ -53,7 +55,7 @@ func Build(want *schemas.Desired, have Observed, options Options) (*Plan, error)
 	if options.Policy != nil {
 		p.Policy = options.Policy.Hash()
 	}
-	b := builder{plan: p, policy: options.Policy, pods: options.Pods, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
+	b := builder{plan: p, provenance: options.Provenance, policy: options.Policy, pods: options.Pods, want: want, have: have, foreign: newForeignIndex(have.Foreign)}
 	if have.Unknown != "" {
 		p.Unknown = have.Unknown
 		p.UnknownCount = len(want.VMs)
@@ -100,12 +102,13 @@ func differing(vms []*schemas.VM, domains []*Domain) int {
 }
 
 type builder struct {
-	plan    *Plan
-	policy  Policy
-	pods    Pods
-	want    *schemas.Desired
-	have    Observed
-	foreign foreignIndex
+	plan       *Plan
+	provenance func(source string) string
+	policy     Policy
+	pods       Pods
+	want       *schemas.Desired
+	have       Observed
+	foreign    foreignIndex
 	// asking are the repositories that ask for any machine.
 	asking  map[string]bool
 	records schemas.RecordReader
@@ -178,8 +181,25 @@ func (b *builder) step(vm *schemas.VM, action Action, reason Reason) Step {
 		Domain:       domainxml.DomainName(vm.Address),
 		Source:       vm.Position.Short(),
 		GraceSeconds: domainxml.GraceSeconds(vm.Spec()),
+		Revision:     b.recorded(vm.Position.Source),
 		VM:           vm,
 	}
+}
+
+// recorded is what is recorded as the revision of what comes from a source; empty where that is the plan's.
+func (b *builder) recorded(source string) string {
+	if b.provenance == nil {
+		return ""
+	}
+	if revision := b.provenance(source); revision != b.plan.Revision {
+		return revision
+	}
+	return ""
+}
+
+// otherSource is the change of a manifest that has moved from one repository to another: only the record says so.
+func otherSource(before, after string) Change {
+	return Change{Path: "source", Before: orUnknown(before), After: orUnknown(after), Consequence: ConsequenceNone}
 }
 
 // create plans a domain that is not there. missing is the trace of one that was applied and vanished.
@@ -254,7 +274,7 @@ func (b *builder) update(vm *schemas.VM, have *Domain) {
 	power, why := b.power(vm, have)
 	inactive := have.RunningHash == ""
 	if vm.Hash == have.Hash && (inactive || vm.Hash == have.RunningHash) && power == PowerKeep &&
-		len(have.Drift) == 0 && len(have.RunningDrift) == 0 && !have.Transient && have.RetiredSince.IsZero() && have.Fleet == b.plan.Fleet ||
+		len(have.Drift) == 0 && len(have.RunningDrift) == 0 && !have.Transient && have.RetiredSince.IsZero() && have.Fleet == b.plan.Fleet && have.Holder() == vm.Position.Source ||
 		b.podless(power, have) {
 		b.plan.Unchanged++
 		return
@@ -303,6 +323,10 @@ func (b *builder) difference(vm *schemas.VM, have *Domain) (Step, error) {
 		// A repository that got its Fleet later takes over what it applied before.
 		step.Reason, step.Define, step.Consequence = ReasonChanged, true, ConsequenceNone
 		step.Changes = []Change{{Path: "fleet", Before: have.Fleet, After: b.plan.Fleet, Consequence: ConsequenceNone}}
+	}
+	if holder := have.Holder(); holder != vm.Position.Source {
+		step.Reason, step.Define, step.Consequence = ReasonChanged, true, ConsequenceNone
+		step.Changes = append(step.Changes, otherSource(holder, vm.Position.Source))
 	}
 	if err := b.compare(&step, vm, have); err != nil {
 		return step, err

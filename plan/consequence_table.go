@@ -192,6 +192,6 @@ func recordRows() []Row {
 			When:  "it is what a CD-ROM holds, and not for cloud-init or sysprep",
 			About: "a CD-ROM with other files is inserted; the guest reads what else is made of a ConfigMap when it boots",
 		}},
-		none("the domain changes hands, the guest does not notice", "fleet"),
+		none("the domain changes hands, the guest does not notice", "fleet", "source"),
 	)
 }

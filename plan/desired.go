@@ -14,7 +14,7 @@ func FromDesired(want *schemas.Desired, revision string) Observed {
 	have := Observed{Node: "revision " + revision, Live: everything()}
 	for _, vm := range want.VMs {
 		domain := &Domain{
-			Address: vm.Address, Name: domainxml.DomainName(vm.Address), Fleet: want.Fleet.Name, Revision: revision,
+			Address: vm.Address, Name: domainxml.DomainName(vm.Address), Fleet: want.Fleet.Name, Revision: schemas.Provenance(vm.Position.Source, revision),
 			Source: vm.Position.Short(), State: StateStopped, Hash: vm.Hash, Record: vm.Record, Fingerprint: vm.Hash,
 		}
 		if startsNew(vm) {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -44,7 +45,7 @@ func (p *Plan) identify() error {
 			content = append(append(content, "\x00object "...), step.Object.Hash...)
 		}
 		if step.Recurs() {
-			content = append(append(content, 0), p.Revision...)
+			content = append(append(content, 0), cmp.Or(step.Revision, p.Revision)...)
 		}
 		step.ID = idOf(content)
 		whole = append(append(whole, step.ID...), 0)

@@ -42,7 +42,7 @@ func (b *builder) objects() {
 	for _, object := range b.want.Objects {
 		wanted[object.Address] = true
 		if live := have[object.Address]; live == nil {
-			b.add(passing(object, ActionCreate, ReasonNew, "will be created"))
+			b.add(b.passing(object, ActionCreate, ReasonNew, "will be created"))
 		} else {
 			b.updateObject(object, live)
 		}
@@ -55,15 +55,15 @@ func (b *builder) objects() {
 	slices.SortStableFunc(b.plan.Steps, func(x, y Step) int { return x.Address.Compare(y.Address) })
 }
 
-func passing(object *schemas.Object, action Action, reason Reason, summary string) Step {
+func (b *builder) passing(object *schemas.Object, action Action, reason Reason, summary string) Step {
 	return Step{
 		Address: object.Address, Action: action, Reason: reason, Consequence: ConsequenceNone, Define: true, Summary: summary,
-		Source: object.Position.Short(), Object: object,
+		Source: object.Position.Short(), Revision: b.recorded(object.Position.Source), Object: object,
 	}
 }
 
 func (b *builder) updateObject(object *schemas.Object, live *Object) {
-	step := passing(object, ActionUpdate, ReasonChanged, "will be updated in place")
+	step := b.passing(object, ActionUpdate, ReasonChanged, "will be updated in place")
 	step.Precondition = live.Fingerprint
 	switch {
 	case live.Fleet != b.plan.Fleet:
@@ -72,6 +72,8 @@ func (b *builder) updateObject(object *schemas.Object, live *Object) {
 	case live.Hash != object.Hash:
 		step.Changes = Differences(live.Record, object.Content)
 		step.Drift = live.Drift
+	case live.Holder() != object.Position.Source:
+		step.Changes, step.Drift = []Change{otherSource(live.Holder(), object.Position.Source)}, live.Drift
 	case len(live.Drift) > 0:
 		step.Reason, step.Drift, step.Summary = ReasonDrift, live.Drift, "was changed outside gitvirt; it will be corrected"
 	default:

@@ -158,9 +158,11 @@ type Step struct {
 	Domain string `json:"domain"`
 	// Pod is the Pod that the domain is in; nil on a host.
 	Pod *Pod `json:"pod,omitempty"`
-	// Source is the place of the manifest; empty for objects that git no longer has.
-	Source  string   `json:"source,omitempty"`
-	Changes []Change `json:"changes,omitempty"`
+	// Source is the place of the manifest; empty for objects that git no longer has. Revision is what is recorded with its
+	// domain where that is not the plan's: the commit of another repository (schemas.Provenance).
+	Source   string   `json:"source,omitempty"`
+	Revision string   `json:"revision,omitempty"`
+	Changes  []Change `json:"changes,omitempty"`
 	// Drift lists what somebody changed behind our back: Before is what was applied, After is what lives.
 	Drift []Change `json:"drift,omitempty"`
 	// RunningDrift lists what somebody changed in the running guest: Before is what it was started with, After is what it has.

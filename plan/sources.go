@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,7 +80,7 @@ func (b *builder) withheld(source string) string {
 // withheldFrom is withheld for what was made from another repository. A source that is gone from the Fleet is meant to be gone with
 // its machines; one that is empty may be a mistake.
 func (b *builder) withheldFrom(source string) string {
-	fleet := b.want.Fleet
+	fleet := cmp.Or(b.want.Proposed, b.want.Fleet) // who is named is what is proposed, whoever judges
 	if b.asking == nil {
 		b.asking = asking(b.want)
 	}

@@ -85,6 +85,11 @@ func (b *builder) claim(vm *schemas.VM, previous schemas.Address, domains []*Dom
 	switch {
 	case old == nil:
 		// It was renamed already, or there never was one.
+	case !mayTake(vm, old):
+		t.refused[vm.Address] = fmt.Sprintf("it says that it was %s (%s), which was made from %s; only the repository of the Fleet moves a machine from there", short(previous), schemas.AnnotationPreviousName, orUnknown(old.Holder()))
+		if !b.wanted(previous) {
+			t.spared[previous] = fmt.Sprintf("%s says that it was it (%s), and may not", short(vm.Address), schemas.AnnotationPreviousName)
+		}
 	case b.wanted(previous):
 		if now == nil {
 			t.refused[vm.Address] = fmt.Sprintf("it says that it was %s (%s), which git still has; remove the annotation or the other manifest", short(previous), schemas.AnnotationPreviousName)
@@ -111,6 +116,7 @@ func (b *builder) former(domain *Domain, domains []*Domain) {
 		t.places[address] = domain
 		switch vm := b.vm(address); {
 		case taken:
+		case vm != nil && !mayTake(vm, domain):
 		case vm != nil && t.renamed[address] == nil && t.refused[address] == "" && domain.State != StateMissing:
 			t.renamed[address] = domain
 			t.moved[domain.Address] = true
@@ -120,6 +126,12 @@ func (b *builder) former(domain *Domain, domains []*Domain) {
 			taken = true
 		}
 	}
+}
+
+// mayTake reports whether a machine may become one that exists under another name: what was made from another source is somebody
+// else's, with its disks. The repository of the Fleet may ask for everything.
+func mayTake(vm *schemas.VM, domain *Domain) bool {
+	return vm.Position.Source == "" || vm.Position.Source == domain.Holder()
 }
 
 func (b *builder) vm(address schemas.Address) *schemas.VM {

@@ -171,9 +171,12 @@ func (t *text) viewLine(line *viewLine) {
 	}
 }
 
-// shortRevision cuts a commit hash to what git log shows.
+// shortRevision cuts a commit hash to what git log shows; what says of other repositories behind it stays.
 func shortRevision(revision string) string {
 	const content = "sha256:"
+	if commit, others, found := strings.Cut(revision, "+"); found {
+		return shortRevision(commit) + "+" + others
+	}
 	switch {
 	case len(revision) == 40 || len(revision) == 64:
 		return revision[:9]

@@ -54,7 +54,7 @@ func (l *loop) what(one *pull, now time.Time) (what kind, quick bool) {
 		return plans, true
 	case l.toHear(one, now):
 		return listens, true
-	case one.base != l.world.view.Revision():
+	case one.base != l.world.view.Commit():
 		return plans, false
 	case one.world != l.seq && !now.Before(one.at.Add(l.p.config.Settle)):
 		return plans, false

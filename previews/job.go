@@ -219,7 +219,7 @@ func (j *job) report(ctx context.Context) (*report, error) {
 		if errors.As(err, &told) && told.Err != nil {
 			problem = told.Err.Error()
 		}
-		return &report{fleet: j.world.fleet().Name, base: j.world.view.Revision(), head: j.pull.Head, problem: "its commits cannot be fetched: " + problem}, nil
+		return &report{fleet: j.world.fleet().Name, base: j.world.view.Commit(), head: j.pull.Head, problem: "its commits cannot be fetched: " + problem}, nil
 	}
 	began := j.p.config.Clock.Now()
 	r, err := j.world.plan(ctx, j.p.source, j.pull.Head, j.pull.Fork)

@@ -136,7 +136,7 @@ func (l *loop) look(now time.Time) {
 	if l.world != nil && l.world.view.Plan == view.Plan && l.world.view.Revision() == view.Revision() {
 		return
 	}
-	if l.world != nil && l.world.view.Revision() != view.Revision() && l.world.view.Revision() != "" {
+	if l.world != nil && l.world.view.Commit() != view.Commit() && l.world.view.Commit() != "" {
 		l.based = now
 		l.pollSoon(now.Add(mergeGrace)) // also because the mirror has to have the new base
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler/statusbranch"
 	"github.com/gitvirt/gitvirt/sources/git"
 	"github.com/gitvirt/gitvirt/sources/git/gittest"
+	"github.com/gitvirt/gitvirt/sources/several"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -73,10 +74,12 @@ const fleet = "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: de
 
 // story is a real repository on a forge in memory, and a host in memory that is kept as main says.
 type story struct {
-	t     *testing.T
-	repo  *gittest.Repo
-	host  *reconcilertest.Host
-	forge *fake.Forge
+	t    *testing.T
+	repo *gittest.Repo
+	// others are the repositories that the Fleet names.
+	others reconcilertest.Others
+	host   *reconcilertest.Host
+	forge  *fake.Forge
 	// published says that there is a status branch.
 	published bool
 	loop      *reconciler.Reconciler
@@ -92,7 +95,7 @@ func play(t *testing.T, tell func(t *testing.T, s *story)) {
 // playAs is play with a Fleet of a spec, perhaps with a status branch.
 func playAs(t *testing.T, spec string, published bool, tell func(t *testing.T, s *story)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &story{t: t, repo: gittest.NewRepo(t), host: reconcilertest.NewHost(), forge: fake.New(time.Now), published: published}
+		s := &story{t: t, repo: gittest.NewRepo(t), others: reconcilertest.Others{}, host: reconcilertest.NewHost(), forge: fake.New(time.Now), published: published}
 		s.repo.Commit(map[string]string{"gitvirt.yaml": fleet + spec, "web.yaml": manifest("web", "128Mi"), "db.yaml": manifest("db", "256Mi")})
 		s.start()
 		defer func() { s.stop() }()
@@ -138,7 +141,11 @@ func (s *story) start() {
 			return statusbranch.Branch{Publisher: publisher, Name: name}
 		}
 	}
-	if s.loop, err = reconciler.New(source, s.host, looping); err != nil {
+	all, err := several.New(source, s.others, several.Config{Rand: zero})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.loop, err = reconciler.New(all, s.host, looping); err != nil {
 		s.t.Fatal(err)
 	}
 	showing.Registry = s.loop.Registry()
@@ -151,7 +158,7 @@ func (s *story) start() {
 	go func() { ended <- s.p.Run(ctx) }()
 	s.stop = func() {
 		cancel()
-		if err := errors.Join(<-ended, <-ended, publisher.Close(), source.Close(), beside.Close()); err != nil {
+		if err := errors.Join(<-ended, <-ended, all.Close(), publisher.Close(), source.Close(), beside.Close()); err != nil {
 			s.t.Error(err)
 		}
 	}
@@ -336,6 +343,41 @@ func TestForks(t *testing.T) {
 		s.repo.Git("update-ref", "refs/pull/1/head", s.repo.Git("-c", "user.name=A", "-c", "user.email=a@example.org", "commit-tree", "topic1^{tree}", "-p", "main", "-m", "x"))
 		s.wait(time.Minute)
 		s.says(1, "Plan: 1 restart", "waits for gitvirt approve")
+	})
+}
+
+// TestOtherRepositories: what they hold is part of the plan for people of here, and unknown to those from elsewhere.
+func TestOtherRepositories(t *testing.T) {
+	named := fleet + "  pullRequests: {forks: true}\n  sources: [{name: shop, git: {url: \"https://git.example.com/shop.git\"}, namespaces: [default]}]\n"
+	play(t, func(t *testing.T, s *story) {
+		s.others.Add("shop", map[string]string{"cart.yaml": manifest("cart", "64Mi"), "broken.yaml": manifest("tenant-secret", "none")})
+		s.repo.Commit(map[string]string{"gitvirt.yaml": named})
+		s.wait(time.Minute)
+		if domain, ok := s.host.Domain(vm("cart")); !ok || domain.Holder() != "shop" {
+			t.Fatalf("the machine of the other repository is %+v", domain)
+		}
+		s.open(1, map[string]string{"new.yaml": manifest("new", "64Mi"), "cart.yaml": manifest("cart", "64Mi")}, false)
+		s.open(2, map[string]string{"new.yaml": manifest("new", "64Mi")}, true)
+		s.wait(time.Minute)
+		s.says(1, "shop:cart.yaml")
+		s.says(2, "Plan: 1 create")
+		for _, word := range []string{"shop", "cart", "tenant-secret"} {
+			if strings.Contains(s.comment(2), word) {
+				t.Errorf("who comes from a fork is told of %s:\n%s", word, s.comment(2))
+			}
+		}
+		if strings.Contains(s.comment(1), "tenant-secret") {
+			t.Errorf("what is wrong elsewhere is told on a pull request that has nothing to do with it:\n%s", s.comment(1))
+		}
+		before := s.comment(2)
+		s.others["shop"].Commit("more", map[string]string{"more.yaml": manifest("more", "64Mi")})
+		s.wait(2 * time.Minute)
+		if s.comment(2) != before {
+			t.Errorf("a push elsewhere has edited the comment:\n%s", s.comment(2))
+		}
+		s.open(3, map[string]string{"gitvirt.yaml": fleet}, false) // which takes the source out
+		s.wait(time.Minute)
+		s.says(3, "**The Fleet changes.**", "2 destroy")
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,9 +23,10 @@ type world struct {
 	sides [2]side
 }
 
-// side is what lives, as far as a pull request is told of it, and the plan of the base for it.
+// side is what lives, as far as a pull request is told of it, with the files of other repositories and the plan of the base for it.
 type side struct {
 	observed plan.Observed
+	others   []*schemas.File
 	base     func() (*plan.Plan, error)
 }
 
@@ -36,23 +38,64 @@ func newWorld(view *reconciler.View, now time.Time) *world {
 	}
 	w.rules = policy.New(view.Desired.Fleet, policy.Options{Now: now})
 	here := view.Observed.For(view.Desired.Fleet, view.Pods)
-	for i, observed := range []plan.Observed{here, ofFleet(here, view.Desired.Fleet.Name)} {
-		w.sides[i] = side{observed: observed, base: sync.OnceValues(func() (*plan.Plan, error) {
-			return w.build(view.Desired, observed, view.Snapshot.Revision)
-		})}
-	}
+	own, others := split(view.Snapshot)
+	w.sides[0] = side{observed: here, others: others, base: sync.OnceValues(func() (*plan.Plan, error) {
+		return w.build(view.Desired, here, view.Snapshot.Revision)
+	})}
+	alone := ofFleet(here, view.Desired)
+	w.sides[1] = side{observed: alone, base: sync.OnceValues(func() (*plan.Plan, error) {
+		desired := view.Desired
+		if len(others) > 0 {
+			desired = schemas.Assemble(own)
+		}
+		return w.build(desired, alone, view.Snapshot.Revision)
+	})}
 	return w
 }
 
-// ofFleet leaves out what belongs to others: who opens a pull request from a fork is told nothing of it.
-func ofFleet(observed plan.Observed, fleet string) plan.Observed {
+// split tells the files of the repository from those of others, which a pull request cannot change.
+func split(snapshot *sources.Snapshot) (own, others []*schemas.File) {
+	if len(snapshot.Parts) == 0 {
+		return snapshot.Files, nil
+	}
+	for _, file := range snapshot.Files {
+		if file.Source == "" {
+			own = append(own, file)
+		} else {
+			others = append(others, file)
+		}
+	}
+	return own, others
+}
+
+// stillNamed are the files of other repositories without those that the proposed Fleet names no more.
+func stillNamed(proposed, others []*schemas.File) []*schemas.File {
+	at := slices.IndexFunc(proposed, func(file *schemas.File) bool { return file.Fleet != nil })
+	if len(others) == 0 || at < 0 || proposed[at].Fleet.Spec.SourcesDoubt {
+		return others
+	}
+	named := map[string]bool{}
+	for i := range proposed[at].Fleet.Spec.Sources {
+		named[proposed[at].Fleet.Spec.Sources[i].Name] = true
+	}
+	return slices.DeleteFunc(slices.Clone(others), func(file *schemas.File) bool { return !named[file.Source] })
+}
+
+// ofFleet leaves out what belongs to others, be it another Fleet or another repository of this one: who opens a pull request from
+// a fork is told nothing of it.
+func ofFleet(observed plan.Observed, desired *schemas.Desired) plan.Observed {
 	var own []*plan.Domain
 	for _, domain := range observed.Domains {
-		if domain.Fleet == fleet {
+		if domain.Fleet == desired.Fleet.Name && domain.Holder() == "" {
 			own = append(own, domain)
 		}
 	}
 	observed.Domains, observed.Foreign = own, nil
+	elsewhere := map[schemas.Address]bool{}
+	for _, object := range desired.Objects {
+		elsewhere[object.Address] = object.Position.Source != ""
+	}
+	observed.Objects = slices.DeleteFunc(slices.Clone(observed.Objects), func(object *plan.Object) bool { return elsewhere[object.Address] })
 	return observed
 }
 
@@ -82,7 +125,7 @@ type merger interface {
 // report.
 func (w *world) plan(ctx context.Context, source merger, head string, fork bool) (*report, error) {
 	r := &report{
-		fleet: w.fleet().Name, base: w.view.Revision(), head: head, node: w.view.Observed.Node, at: w.view.Time,
+		fleet: w.fleet().Name, base: w.view.Commit(), head: head, node: w.view.Observed.Node, at: w.view.Time,
 	}
 	snapshot, conflicts, err := source.Merge(ctx, r.base, head)
 	switch {
@@ -104,7 +147,10 @@ func (w *world) plan(ctx context.Context, source merger, head string, fork bool)
 	if fork {
 		files, side = guarded(files, w.view.Snapshot.Files), &w.sides[1]
 	}
-	desired := schemas.Assemble(files, schemas.JudgedBy(w.fleet()))
+	if others := stillNamed(files, side.others); len(others) > 0 {
+		files = slices.Concat(files, others)
+	}
+	desired := schemas.Assemble(files, schemas.JudgedBy(w.fleet()), schemas.Holding(side.observed.Holder))
 	base, err := side.base()
 	if err != nil {
 		return nil, err

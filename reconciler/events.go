@@ -26,6 +26,8 @@ const (
 	RevisionFetched       Reason = "RevisionFetched"
 	RevisionRestored      Reason = "RevisionRestored" // git cannot be reached at start; the last fetched revision is used
 	RevisionRefused       Reason = "RevisionRefused"  // nobody whose signature counts has signed it
+	SourceFailed          Reason = "SourceFailed"     // a repository that the Fleet names cannot be read, or is not applied
+	SourceRecovered       Reason = "SourceRecovered"
 	HistoryRewritten      Reason = "HistoryRewritten"
 	PollFailed            Reason = "PollFailed"
 	PollRecovered         Reason = "PollRecovered"

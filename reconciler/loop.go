@@ -33,8 +33,10 @@ type loop struct {
 	pacing  *pacing
 	checks  *checks
 
-	snapshot  *sources.Snapshot
-	desired   *schemas.Desired
+	snapshot *sources.Snapshot
+	desired  *schemas.Desired
+	// holders are those that desired was assembled by.
+	holders   holders
 	problems  map[schemas.Address]string
 	pollError string
 	// refused says why the head of the branch is not taken, and refusal which one it is; empty when it is.
@@ -49,7 +51,9 @@ type loop struct {
 	observed plan.Observed
 	// known are the domains as they were when the host could last be read.
 	known []*plan.Domain
-	plan  *plan.Plan
+	// objects are the same of what a cluster got as it is.
+	objects []*plan.Object
+	plan    *plan.Plan
 
 	replan bool      // git or the host has changed since the plan
 	dirty  bool      // a round is due
@@ -152,8 +156,8 @@ func (l *loop) fetched(snapshot *sources.Snapshot, err error) {
 		l.r.event(Warning, RevisionRestored, schemas.Address{}, revision, "going by the revision that was trusted last, "+short(revision))
 	case err != nil:
 		l.r.event(Warning, RevisionRestored, schemas.Address{}, revision, "git cannot be read; going by the revision that was fetched last, "+short(revision))
-	case l.snapshot == nil || l.snapshot.Revision != revision:
-		text := "fetched revision " + short(revision)
+	case l.snapshot == nil || l.snapshot.Commit() != snapshot.Commit():
+		text := "fetched revision " + short(snapshot.Commit())
 		if snapshot.Subject != "" {
 			text += " (" + status.OneLine(snapshot.Subject) + ")"
 		}
@@ -163,11 +167,9 @@ func (l *loop) fetched(snapshot *sources.Snapshot, err error) {
 		l.r.event(Warning, HistoryRewritten, schemas.Address{}, revision,
 			fmt.Sprintf("history was rewritten (a force-push): %s is not in the history of %s", short(snapshot.Rewritten), short(revision)))
 	}
+	l.parts(snapshot)
 	l.snapshot = snapshot
-	l.desired = schemas.Assemble(snapshot.Files)
-	before := l.problems
-	l.problems = brokenProblems(l.desired)
-	l.watcher.manifests(l.desired, before, l.problems, revision)
+	l.assemble()
 	l.workers.clear() // what they would begin is another revision's
 	l.replan, l.dirty, l.rest = true, true, time.Time{}
 }
@@ -225,7 +227,10 @@ func (l *loop) look(observed plan.Observed, now time.Time) {
 		return
 	}
 	l.watcher.domains(l.known, observed.Domains, l.gate, now)
-	l.known = observed.Domains
+	l.known, l.objects = observed.Domains, observed.Objects
+	if l.holders.moved(&observed) {
+		l.assemble()
+	}
 }
 
 // pods says how machines become Pods; nil where they do not.
@@ -243,7 +248,11 @@ func (l *loop) build(now time.Time) {
 	rules := l.policy(now)
 	pods := l.pods()
 	build := func(have plan.Observed) (*plan.Plan, error) {
-		return plan.Build(l.desired, have, plan.Options{Revision: l.snapshot.Revision, Policy: rules, Pods: pods})
+		options := plan.Options{Revision: l.snapshot.Revision, Policy: rules, Pods: pods}
+		if len(l.snapshot.Parts) > 0 {
+			options.Provenance = l.snapshot.Provenance
+		}
+		return plan.Build(l.desired, have, options)
 	}
 	p, err := build(l.observed.For(l.desired.Fleet, pods))
 	if err == nil {

@@ -108,6 +108,8 @@ var (
 	vmSynced     = prometheus.NewDesc("gitvirt_vm_synced", "1 when a VM is as git wants it, 0 when not; absent when unknown.", []string{"namespace", "name"}, nil)
 	planSteps    = prometheus.NewDesc("gitvirt_plan_steps", "Steps of the current plan, by action; blocked steps count as blocked only.", []string{"action"}, nil)
 	revisionInfo = prometheus.NewDesc("gitvirt_revision_info", "1 for the revision that is wanted.", []string{"fleet", "revision"}, nil)
+	sourceInfo   = prometheus.NewDesc("gitvirt_source_info", "1 for the revision that counts of each repository that the Fleet names; it is empty when none was ever read.", []string{"source", "revision"}, nil)
+	sourceFails  = prometheus.NewDesc("gitvirt_source_failing", "1 when a repository that the Fleet names cannot be read, or its head is not trusted.", []string{"source"}, nil)
 	refusedHead  = prometheus.NewDesc("gitvirt_revision_refused", "1 when the head of the branch is not applied because it is not trusted.", nil, nil)
 	statusLag    = prometheus.NewDesc("gitvirt_status_lag_seconds", "For how long the status branch has been behind; 0 when it is not.", nil, nil)
 	hostKnown    = prometheus.NewDesc("gitvirt_host_known", "1 when the host can be read.", nil, nil)
@@ -116,7 +118,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{vmState, vmSynced, planSteps, revisionInfo, refusedHead, statusLag, hostKnown, brokenFiles} {
+	for _, desc := range []*prometheus.Desc{vmState, vmSynced, planSteps, revisionInfo, sourceInfo, sourceFails, refusedHead, statusLag, hostKnown, brokenFiles} {
 		out <- desc
 	}
 }
@@ -137,6 +139,12 @@ func (c *viewCollector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	gauge(revisionInfo, 1, view.Plan.Fleet, view.Plan.Revision)
+	for _, part := range view.Snapshot.Parts {
+		if part.Name != "" {
+			gauge(sourceInfo, 1, part.Name, part.Revision)
+			gauge(sourceFails, truth(fails(&part)), part.Name)
+		}
+	}
 	gauge(hostKnown, truth(view.Plan.Unknown == ""))
 	gauge(brokenFiles, float64(view.Desired.Diagnostics.Errors()))
 	for action, count := range stepCounts(view.Plan) {

@@ -57,8 +57,11 @@ func (v *View) Progress() Progress {
 			out.Applied = max(0, out.Applied-1) // it is as wanted, and does not work
 		}
 	}
-	for address, problem := range v.problems {
-		failed[keyFor(address)] = Failure{address, problem}
+	for i := range v.Desired.Broken {
+		address := v.Desired.Broken[i].Address
+		if problem, told := v.problems[address]; told {
+			failed[keyFor(address)] = Failure{address, problem}
+		}
 	}
 	out.Failed = slices.SortedFunc(maps.Values(failed), func(a, b Failure) int { return a.Address.Compare(b.Address) })
 	for _, diagnostic := range v.Desired.Diagnostics {

@@ -209,7 +209,7 @@ func (p *publisher) fleet(ctx context.Context, view *View) *status.Fleet {
 	}
 	fleet := &status.Fleet{
 		Name: view.Plan.Fleet, Revision: view.Revision(), VMs: p.remember(view), Unknown: view.Plan.Unknown, Refused: view.Refused,
-		Broken: view.Desired.Diagnostics, Unmet: p.r.config.Unmet(view.Desired.Fleet), KeptDisks: p.kept,
+		Broken: view.Desired.Diagnostics, Unmet: p.r.config.Unmet(view.Desired.Fleet), KeptDisks: p.kept, Parts: view.Snapshot.Parts,
 	}
 	if approvable(view.Plan) {
 		var encoded bytes.Buffer

@@ -23,6 +23,7 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
+	"github.com/gitvirt/gitvirt/sources/several"
 )
 
 // TestStories plays the scripts of testdata/stories against a fake repository, host and status branch, in virtual time.
@@ -80,6 +81,8 @@ type story struct {
 	t      testing.TB
 	files  map[string]string
 	repo   *reconcilertest.Repository
+	others reconcilertest.Others
+	source *several.Source
 	host   *reconcilertest.Host
 	branch *reconcilertest.Branch
 	config reconciler.Config
@@ -92,7 +95,7 @@ type story struct {
 }
 
 func newStory(t testing.TB, archive *txtar.Archive) *story {
-	s := &story{t: t, files: map[string]string{}, host: reconcilertest.NewHost(), branch: reconcilertest.NewBranch()}
+	s := &story{t: t, files: map[string]string{}, others: reconcilertest.Others{}, host: reconcilertest.NewHost(), branch: reconcilertest.NewBranch()}
 	for _, file := range archive.Files {
 		s.files[file.Name] = string(file.Data)
 	}
@@ -108,11 +111,11 @@ func newStory(t testing.TB, archive *txtar.Archive) *story {
 
 func (s *story) play(path, script string) {
 	commands := map[string]func([]string) error{
-		"start": s.start, "stop": s.stop, "wait": s.wait, "commit": s.commit, "force-push": s.forcePush, "git": s.git, "nudge": s.nudge,
+		"start": s.start, "stop": s.stop, "wait": s.wait, "commit": s.commit, "force-push": s.forcePush, "git": s.git, "source": s.other, "nudge": s.nudge,
 		"crash": s.happens(s.host.Crash), "pull-plug": s.happens(s.host.PullPlug), "power-off": s.happens(s.host.PowerOff),
 		"edit": s.happens(s.host.Edit), "vanish": s.happens(s.host.Vanish), "silence": s.silence, "host": s.hostIs, "fault": s.fault,
 		"slow": s.slow, "branch": s.branchIs, "state": s.state, "steps": s.steps, "sick": s.sick, "message": s.message, "event": s.event, "phase": s.phase, "condition": s.condition,
-		"status": s.status, "synced": s.synced, "ready": s.ready, "polls": s.polls, "commits": s.commits, "approve": s.approve, "check": s.check,
+		"status": s.status, "synced": s.synced, "recorded": s.recorded, "ready": s.ready, "polls": s.polls, "commits": s.commits, "approve": s.approve, "check": s.check,
 	}
 	scanner := bufio.NewScanner(strings.NewReader(script))
 	for n := 1; scanner.Scan(); n++ {
@@ -155,10 +158,15 @@ func fields(line string) []string {
 }
 
 func (s *story) start([]string) error {
-	r, err := reconciler.New(s.repo, s.host, s.config)
+	source, err := several.New(s.repo, s.others, several.Config{Rand: s.config.Rand})
 	if err != nil {
 		return err
 	}
+	r, err := reconciler.New(source, s.host, s.config)
+	if err != nil {
+		return err
+	}
+	s.source = source
 	ctx, cancel := context.WithCancel(context.Background())
 	s.r, s.cancel, s.ended, s.events = r, cancel, make(chan error, 1), 0
 	go func() { s.ended <- r.Run(ctx) }()
@@ -171,7 +179,7 @@ func (s *story) stop([]string) error {
 	}
 	s.cancel()
 	s.cancel = nil
-	return <-s.ended
+	return errors.Join(<-s.ended, s.source.Close())
 }
 
 func (s *story) wait(args []string) error {
@@ -242,22 +250,43 @@ func (s *story) nudge([]string) error {
 }
 
 func (s *story) git(args []string) error {
-	switch args[0] {
-	case "down":
-		s.repo.Fail(&sources.Error{Kind: sources.ErrUnreadable, Source: "fake", Op: "polling", Err: errors.New("connection refused")})
-	case "empty":
-		s.repo.Fail(&sources.Error{Kind: sources.ErrEmpty, Source: "fake", Op: "polling"})
-	case "unsigned":
-		s.repo.Fail(&sources.Error{Kind: sources.ErrUntrusted, Source: "fake", Op: "judging main", Err: errors.New("commit 0123456789ab is not signed"), Fix: "sign it"})
-	case "hangs":
-		s.repo.Hang(true)
-	case "fetched":
-		s.repo.Fetched()
-	case "up":
-		s.repo.Fail(nil)
-		s.repo.Hang(false)
-	}
+	is(s.repo, args[0])
 	return nil
+}
+
+// other commits to a repository that the Fleet names, which begins with that, or lets it fail as git does.
+func (s *story) other(args []string) error {
+	name, what := args[0], args[1]
+	repo := s.others[name]
+	switch {
+	case what != "commit":
+		is(repo, what)
+		return nil
+	case repo == nil:
+		s.others.Add(name, s.content(args[2:]))
+	default:
+		repo.Commit("commit "+strings.Join(args[2:], " "), s.content(args[2:]))
+	}
+	return s.nudge(nil)
+}
+
+// is lets a repository fail, or ends that.
+func is(repo *reconcilertest.Repository, what string) {
+	switch what {
+	case "down":
+		repo.Fail(&sources.Error{Kind: sources.ErrUnreadable, Source: "fake", Op: "polling", Err: errors.New("connection refused")})
+	case "empty":
+		repo.Fail(&sources.Error{Kind: sources.ErrEmpty, Source: "fake", Op: "polling"})
+	case "unsigned":
+		repo.Fail(&sources.Error{Kind: sources.ErrUntrusted, Source: "fake", Op: "judging main", Err: errors.New("commit 0123456789ab is not signed"), Fix: "sign it"})
+	case "hangs":
+		repo.Hang(true)
+	case "fetched":
+		repo.Fetched()
+	case "up":
+		repo.Fail(nil)
+		repo.Hang(false)
+	}
 }
 
 func (s *story) happens(do func(schemas.Address)) func([]string) error {
@@ -326,6 +355,15 @@ func (s *story) state(args []string) error {
 	}
 	if have != args[1] {
 		return fmt.Errorf("%s is %s", args[0], have)
+	}
+	return nil
+}
+
+// recorded wants a machine to be recorded as made from a source; "" is the repository of the Fleet.
+func (s *story) recorded(args []string) error {
+	domain, _ := s.host.Domain(vm(args[0]))
+	if repo := s.others[args[1]]; domain.Holder() != args[1] || repo != nil && !strings.Contains(domain.Revision, "@") {
+		return fmt.Errorf("%s is recorded as %s", args[0], domain.Revision)
 	}
 	return nil
 }

@@ -52,13 +52,16 @@ func refusalOf(err error) Refusal {
 	return Refusal{Revision: told.Revision, Reason: told.Reason}
 }
 
-// Revision is the commit that is wanted, or "".
+// Revision is what is wanted (sources.Snapshot), or "".
 func (v *View) Revision() string {
 	if v.Snapshot == nil {
 		return ""
 	}
 	return v.Snapshot.Revision
 }
+
+// Commit is the commit of the repository that the Fleet is in, or "".
+func (v *View) Commit() string { return sources.CommitOf(v.Revision()) }
 
 // Statuses derives the status of every machine of the fleet, ordered by address.
 func (v *View) Statuses() []status.VM {
@@ -134,7 +137,10 @@ func (v *View) decisions(inputs []status.Input) {
 	}
 	for i := range inputs {
 		inputs[i].Node, inputs[i].Unknown = v.Observed.Node, v.Observed.Unknown
-		inputs[i].Revision, inputs[i].PlanID = v.Revision(), v.Plan.ID
+		inputs[i].PlanID = v.Plan.ID
+		if vm := inputs[i].VM; vm != nil {
+			inputs[i].Revision = v.Snapshot.Provenance(vm.Position.Source)
+		}
 		inputs[i].Attempt = v.attempts[keyFor(inputs[i].Address)]
 	}
 	for i := range v.Plan.Steps {
@@ -149,9 +155,10 @@ func (v *View) decisions(inputs []status.Input) {
 	}
 }
 
-// brokenProblems says for each broken object what is wrong with it: its first error and how many more there are.
+// brokenProblems says for each object with mistakes what is wrong with it: its first error and how many more there are. It may be one
+// that counts nevertheless, when only another repository's claim to its name does not.
 func brokenProblems(desired *schemas.Desired) map[schemas.Address]string {
-	if len(desired.Broken) == 0 {
+	if desired.Diagnostics.Errors() == 0 {
 		return nil
 	}
 	out := make(map[schemas.Address]string, len(desired.Broken))

@@ -30,19 +30,22 @@ import (
 // Snapshot is one complete revision of the manifests. It is immutable; files that did not change between two
 // snapshots of one source are the same pointers.
 type Snapshot struct {
-	// Revision is the full commit hash, or a content hash ("sha256:...") for a directory.
+	// Revision is the full commit hash, or a content hash ("sha256:...") for a directory. With other repositories beside it
+	// a mark and a digest of their commits follow: Commit is without them.
 	Revision string
 	// Subject, Author and Time are the commit's: the first line of its message, "Name <address>", and when it
 	// was authored; without control characters. A directory has none.
 	Subject, Author string
 	Time            time.Time
-	// Files is ordered by path. Paths are relative to the root of the repository (not to the sub-path) or of
-	// the directory, with forward slashes.
+	// Files is ordered by path; those of other repositories follow, source by source. Paths are relative to the root of the
+	// repository (not to the sub-path) or of the directory, with forward slashes.
 	Files []*schemas.File
+	// Parts are the repositories that it was read from, the one that the Fleet is in first; nil where there is no other.
+	Parts []Part
 	// Rewritten is the previous revision when history was rewritten (a force-push), else "".
 	Rewritten string
 	// Changed lists the paths that were added, removed or changed since the previous snapshot of this source,
-	// ordered; nil on the first.
+	// ordered; nil on the first, and where there are other repositories.
 	Changed []string
 }
 

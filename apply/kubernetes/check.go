@@ -19,6 +19,7 @@ func (p *Platform) Check(ctx context.Context, target apply.Target, step plan.Ste
 	if step.VM == nil || step.StopsGuest() || step.Pod == nil || !step.Pod.New {
 		return found, nil
 	}
+	target = target.For(&step)
 	pod, err := pods.Pod(step.VM, p.options(target.Fleet, target.Revision))
 	if err != nil {
 		found.Problems = []string{err.Error()}

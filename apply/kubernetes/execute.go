@@ -37,6 +37,7 @@ type execution struct {
 
 // Execute implements apply.Executor. It is over when the agent has told what became of the step, or the Pod is gone.
 func (p *Platform) Execute(ctx context.Context, target apply.Target, step plan.Step, progress func(string)) error {
+	target = target.For(&step)
 	e := &execution{
 		p: p, target: target, step: &step, progress: progress, options: p.options(target.Fleet, target.Revision),
 		namespace: step.Address.Namespace, name: pods.Name(step.Address),

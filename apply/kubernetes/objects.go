@@ -22,6 +22,7 @@ func living(kind string, meta *metav1.ObjectMeta, live any) *plan.Object {
 	address := schemas.Address{Kind: kind, Namespace: meta.Namespace, Name: meta.Name}
 	out := &plan.Object{
 		Address: address, Fleet: meta.Labels[podapi.LabelFleet], Record: []byte(meta.Annotations[podapi.AnnotationRecord]),
+		Revision:    meta.Annotations[podapi.AnnotationRevision],
 		Fingerprint: string(meta.UID) + ":" + meta.Annotations[podapi.AnnotationHash],
 	}
 	out.Hash = podapi.Digest(out.Record) // the annotation with the hash is for people, and anybody may change it

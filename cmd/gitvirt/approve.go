@@ -70,6 +70,7 @@ func (c *cli) approvePlan(ctx context.Context, f *approveFlags, id string) error
 	if err != nil {
 		return err
 	}
+	f.source.others.none = true // only the Fleet is wanted
 	_, desired, err := c.read(ctx, &f.source, "")
 	if err != nil {
 		return err

@@ -34,16 +34,16 @@ func TestCommandReachesTheLoop(t *testing.T) {
 	c := &cli{stdout: io.Discard, stderr: io.Discard, getenv: func(string) string { return "" }}
 	f := &runFlags{interval: time.Hour}
 	f.source.config.URL, f.agent.stateDir = repo.Dir, t.TempDir()
-	source, branches, closeSource, err := c.openSource(f)
+	source, err := c.openSource(f)
 	if err != nil {
 		t.Fatal(err)
 	}
 	host := reconcilertest.NewHost()
-	loop, err := reconciler.New(source, host, reconciler.Config{Interval: f.interval, Status: branches.status()})
+	loop, err := reconciler.New(source.Source, host, reconciler.Config{Interval: f.interval, Status: source.branches.status()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pulls, err := c.pullRequests(f, source, forge, loop, branches)
+	pulls, err := c.pullRequests(f, source.main, forge, loop, source.branches)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestCommandReachesTheLoop(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		closeSource()
+		source.close()
 	}()
 	eventually := func(what string, happened func() bool) {
 		t.Helper()

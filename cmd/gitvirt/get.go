@@ -69,6 +69,8 @@ func (f *serverFlags) fetch(ctx context.Context, path string, into any) error {
 type fleetAnswer struct {
 	// Refused says why the head of the branch is not applied.
 	Refused string `json:"refused"`
+	// Sources are the repositories that the Fleet names.
+	Sources []httpapi.Source `json:"sources"`
 
 	VMs []status.VM `json:"vms"`
 }
@@ -121,6 +123,11 @@ func (c *cli) get(ctx context.Context, server *serverFlags, names []string, name
 	}
 	if fleet.Refused != "" {
 		fmt.Fprintf(c.stderr, "A revision is not applied: %s\n", status.OneLine(fleet.Refused))
+	}
+	for _, source := range fleet.Sources {
+		if source.Problem != "" {
+			fmt.Fprintf(c.stderr, "The source %s is not up to date: %s\n", source.Name, status.OneLine(source.Problem))
+		}
 	}
 	rows := [][]string{{"NAMESPACE", "NAME", "PHASE", "READY", "ADDRESSES", "REVISION", "MESSAGE"}}
 	if output == "wide" {

@@ -112,6 +112,7 @@ Exit codes: 0 done, 1 an error, a mistake in the manifests or an unreadable host
 	flags.StringVar(&f.live, "live", "", "plan against what gitvirt snapshot printed into this file (- for the standard input), or a controller's URL")
 	flags.StringVar(&f.out, "out", "", "save the plan to this file for \"gitvirt apply FILE\"")
 	f.addSelection(command)
+	f.source.others.addNone(command)
 	c.completesVMs(command, &f.source, nil, 0, "target", "exclude")
 	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 2 when there is something to do")
 	addOutput(command, &f.output, "text", "json", "yaml", "markdown")
@@ -180,19 +181,20 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		platform.close()
 		return nil, nil, err
 	}
+	if len(snapshot.Parts) > 0 {
+		desired = f.source.assemble(snapshot, schemas.Holding(observed.Holder))
+	}
 	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
 	account := f.agent.book().Account(desired.Fleet.Name, origin.Revision)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals, History: account.History()})
-	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: rules, Pods: platform.pods}
+	options := plan.Options{Revision: snapshot.Revision, Provenance: snapshot.Provenance, Selection: f.selection, Policy: rules, Pods: platform.pods}
 	p, err := apply.Plan(ctx, desired, observed, options, platform.driver)
 	if err != nil {
 		platform.close()
 		return nil, nil, err
 	}
 	p.Notes = append(p.Notes, notes...)
-	if f.source.untrusted != "" {
-		p.Notes = append(p.Notes, f.source.untrusted)
-	}
+	p.Notes = append(p.Notes, f.source.doubts()...)
 	return &hostPlan{p, observed.Node, origin, desired, observed, rules, account}, platform, nil
 }
 
@@ -218,12 +220,15 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 	if err != nil {
 		return nil, err
 	}
-	untrusted := f.source.untrusted // of what is planned, not of what it is compared with
+	doubts := f.source.doubts() // of what is planned, not of what it is compared with
 	from, before, err := c.read(ctx, &f.source, f.from)
 	if err != nil {
 		return nil, err
 	}
 	observed := plan.FromDesired(before, from.Revision)
+	if len(to.Parts) > 0 {
+		desired = f.source.assemble(to, schemas.Holding(observed.Holder))
+	}
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended})
 	options := plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: rules}
 	if desired.Fleet.Spec.Platform == schemas.PlatformKubernetes {
@@ -233,8 +238,6 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 	if err != nil {
 		return nil, err
 	}
-	if untrusted != "" {
-		p.Notes = append(p.Notes, untrusted)
-	}
+	p.Notes = append(p.Notes, doubts...)
 	return &hostPlan{Plan: p, node: "revision " + f.from}, nil
 }

@@ -213,7 +213,7 @@ func (f *planFlags) asSaved(file *plan.File) {
 	f.source.config.URL, f.source.config.Branch, f.source.config.Path = source.Git, source.Branch, source.Path
 	switch {
 	case source.Git != "":
-		f.rev = source.Revision
+		f.rev = sources.CommitOf(source.Revision) // the other repositories are read as they are now, and that is compared
 	case len(source.Files) > 0:
 		f.source.base, f.source.dir, f.source.more = source.Directory, source.Files[0], source.Files[1:]
 	default:

@@ -164,7 +164,10 @@ func (c *cli) baseView(ctx context.Context, f *previewFlags, source *git.Source,
 	if err != nil {
 		return nil, err
 	}
-	desired := schemas.Assemble(snapshot.Files)
+	if snapshot, err = c.withOthers(ctx, &f.source, snapshot); err != nil {
+		return nil, err
+	}
+	desired := f.source.assemble(snapshot)
 	var live *plan.Live
 	if f.live != "" {
 		live, err = c.readLive(ctx, f.live)
@@ -177,6 +180,9 @@ func (c *cli) baseView(ctx context.Context, f *previewFlags, source *git.Source,
 	pods, err := podsOf(live)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.live, err)
+	}
+	if len(snapshot.Parts) > 0 {
+		desired = f.source.assemble(snapshot, schemas.Holding(live.Observed.Holder))
 	}
 	return &reconciler.View{Time: live.Time, Snapshot: snapshot, Desired: desired, Observed: live.Observed, Plan: &plan.Plan{}, Pods: pods}, nil
 }

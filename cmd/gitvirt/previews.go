@@ -15,6 +15,7 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 	"github.com/gitvirt/gitvirt/sources/git"
+	"github.com/gitvirt/gitvirt/sources/several"
 )
 
 // pullRequests keeps pull requests right beside a loop.
@@ -27,7 +28,7 @@ type pullRequests struct {
 }
 
 // pullRequests returns what keeps pull requests right; nil where there are none, or no repository that could have any.
-func (c *cli) pullRequests(f *runFlags, source reconciler.Source, forge forges.Forge, loop *reconciler.Reconciler, kept statusBranches) (*pullRequests, error) {
+func (c *cli) pullRequests(f *runFlags, source several.Main, forge forges.Forge, loop *reconciler.Reconciler, kept statusBranches) (*pullRequests, error) {
 	repository, ok := source.(*git.Source)
 	if forge == nil && len(f.refs.plans) == 0 || !ok {
 		return nil, nil //nolint:nilnil // none is a choice, and no error

@@ -45,7 +45,7 @@ Exit codes: 0 done, 1 an error or a mistake in the manifests.`,
 				return err
 			}
 			broken := c.tell(desired.Diagnostics)
-			o.revision = at.Revision
+			o.revision = at.Provenance
 			if err := c.render(desired, &o); err != nil {
 				return err
 			}
@@ -68,9 +68,10 @@ Exit codes: 0 done, 1 an error or a mistake in the manifests.`,
 
 // renderOptions say what is printed of the VMs.
 type renderOptions struct {
-	names                                 []string
-	stateDir, domainType, image, revision string
-	pod                                   bool
+	names                       []string
+	stateDir, domainType, image string
+	revision                    func(source string) string
+	pod                         bool
 }
 
 func (c *cli) render(desired *schemas.Desired, o *renderOptions) error {
@@ -112,7 +113,7 @@ func domainOf(vm *schemas.VM, fleet string, o *renderOptions) (string, error) {
 
 // podOf is the Pod of a VM, one document of a stream.
 func podOf(vm *schemas.VM, fleet string, o *renderOptions) (string, error) {
-	pod, err := pods.Pod(vm, pods.Options{Fleet: fleet, Revision: o.revision, Image: o.image, Emulation: o.domainType == "qemu"})
+	pod, err := pods.Pod(vm, pods.Options{Fleet: fleet, Revision: o.revision(vm.Position.Source), Image: o.image, Emulation: o.domainType == "qemu"})
 	if err != nil {
 		return "", err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources/directory"
 	"github.com/gitvirt/gitvirt/sources/git"
+	"github.com/gitvirt/gitvirt/sources/several"
 )
 
 // runFlags configure the controller.
@@ -138,18 +139,18 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err := errors.Join(f.webhook.check(forge), f.refs.check(&f.source, forge)); err != nil {
 		return err
 	}
-	source, branches, closeSource, err := c.openSource(f)
+	source, err := c.openSource(f)
 	if err != nil {
 		return err
 	}
-	defer closeSource()
+	defer source.close()
 	driven, err := c.driven(ctx, f, logger)
 	if err != nil {
 		return err
 	}
 	defer driven.close()
-	loop, err := reconciler.New(source, driven.platform, reconciler.Config{
-		Parallel: f.stepsAtATime(), Interval: f.interval, Status: branches.status(), Log: logger, Ledger: f.agent.book(), Unmet: endpoints.Unmet,
+	loop, err := reconciler.New(source.Source, driven.platform, reconciler.Config{
+		Parallel: f.stepsAtATime(), Interval: f.interval, Status: source.branches.status(), Log: logger, Ledger: f.agent.book(), Unmet: endpoints.Unmet,
 	})
 	if err != nil {
 		return err
@@ -158,7 +159,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	pulls, err := c.pullRequests(f, source, forge, loop, branches)
+	pulls, err := c.pullRequests(f, source.main, forge, loop, source.branches)
 	if err != nil {
 		return err
 	}
@@ -179,7 +180,7 @@ func (c *cli) runController(ctx context.Context, f *runFlags) error {
 		_ = listener.Close()
 		return err
 	}
-	logger.Info("controller starts", "version", version, "source", fmt.Sprint(source), "api", listener.Addr().String())
+	logger.Info("controller starts", "version", version, "source", fmt.Sprint(source.main), "api", listener.Addr().String())
 	group, ctx := errgroup.WithContext(ctx)
 	for _, work := range driven.work {
 		group.Go(func() error { return work(ctx, loop) })
@@ -233,36 +234,65 @@ func (c *cli) driven(ctx context.Context, f *runFlags, logger *slog.Logger) (*dr
 	}, nil
 }
 
+// opened is where the manifests come from: the repository, or directory, of the Fleet with all that the Fleet names.
+type opened struct {
+	*several.Source
+	main several.Main
+	// branches returns a status branch; nil where there is none to be.
+	branches statusBranches
+	close    func()
+}
+
 // openSource opens where the manifests come from, and for a repository its status branch.
-func (c *cli) openSource(f *runFlags) (reconciler.Source, statusBranches, func(), error) {
+func (c *cli) openSource(f *runFlags) (*opened, error) {
+	out, err := c.openMain(f)
+	if err != nil {
+		return nil, err
+	}
+	closeMain := out.close
+	opener, err := f.source.opener(filepath.Join(f.agent.stateDir, "git"))
+	if err == nil {
+		out.Source, err = several.New(out.main, opener, several.Config{})
+	}
+	if err != nil {
+		closeMain()
+		return nil, err
+	}
+	out.close = func() { _ = out.Close(); closeMain() } // mirrors are caches
+	return out, nil
+}
+
+func (c *cli) openMain(f *runFlags) (*opened, error) {
 	if f.source.dir != "" {
 		keys, err := f.source.sops.read()
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, err
 		}
 		source, err := directory.Open(f.source.dir, f.source.config.Limits, directory.WithParse(keys.Parse))
-		return source, nil, func() {}, err
+		return &opened{main: source, close: func() {}}, err
 	}
 	judge, err := f.source.trust.judge()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	source, err := c.openGit(&f.source, filepath.Join(f.agent.stateDir, "git"), git.WithTrust(judge))
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	if f.noStatus {
-		return source, nil, func() { _ = source.Close() }, nil
+		return &opened{main: source, close: func() { _ = source.Close() }}, nil
 	}
 	publisher, err := git.NewPublisher(f.source.config, git.WithGetenv(c.getenv))
 	if err != nil {
-		return nil, nil, nil, errors.Join(err, source.Close())
+		return nil, errors.Join(err, source.Close())
 	}
 	follows := f.source.config.Branch
-	branches := func(name string) statusbranch.Branch {
-		return statusbranch.Branch{Publisher: publisher, Name: name, Follows: follows}
-	}
-	return source, branches, func() { _ = publisher.Close(); _ = source.Close() }, nil
+	return &opened{
+		main: source, branches: func(name string) statusbranch.Branch {
+			return statusbranch.Branch{Publisher: publisher, Name: name, Follows: follows}
+		},
+		close: func() { _ = publisher.Close(); _ = source.Close() },
+	}, nil
 }
 
 // controlled is the host with what only the controller asks for.

@@ -144,6 +144,9 @@ func (c *cli) planLive(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(snapshot.Parts) > 0 {
+		desired = f.source.assemble(snapshot, schemas.Holding(live.Observed.Holder))
+	}
 	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals})
 	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: rules}
@@ -154,7 +157,7 @@ func (c *cli) planLive(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Notes = append(p.Notes, notes...)
+	p.Notes = append(append(p.Notes, notes...), f.source.stale...)
 	p.Notes = append(p.Notes, fmt.Sprintf("compared with what lived at %s; the host was asked nothing, so what it cannot do is not said", live.Time.Format(time.RFC3339)))
 	return &hostPlan{Plan: p, node: live.Observed.Node}, nil
 }

@@ -28,9 +28,12 @@ type sourceFlags struct {
 	config git.Config
 	trust  trustFlags
 	sops   sopsFlags
+	others othersFlags
 	// untrusted says what is doubtful about the signature of what was read; refused that a controller would not apply it.
 	untrusted string
 	refused   bool
+	// stale says which of the repositories that the Fleet names could not be read now.
+	stale []string
 }
 
 func (f *sourceFlags) add(command *cobra.Command) {
@@ -42,6 +45,7 @@ func (f *sourceFlags) add(command *cobra.Command) {
 func (f *sourceFlags) addGit(command *cobra.Command) {
 	flags := command.Flags()
 	f.sops.add(command)
+	f.others.add(command)
 	flags.StringVar(&f.config.URL, "git", "", "read manifests from a git repository: https, ssh, git, file URL or a local path")
 	flags.StringVar(&f.config.Branch, "branch", "", "branch to follow (default: the repository's HEAD)")
 	flags.StringVar(&f.config.Path, "path", "", "folder of the repository that holds the manifests")
@@ -133,15 +137,17 @@ func (c *cli) cacheDir() string {
 	return filepath.Join(os.TempDir(), "gitvirt-git")
 }
 
-// read returns one revision of the source. rev is only for repositories; "" means the head of the branch.
+// read returns one revision of the source, with what the repositories hold now that its Fleet names. rev is only for repositories;
+// "" means the head of the branch.
 func (c *cli) read(ctx context.Context, f *sourceFlags, rev string, options ...schemas.Option) (*sources.Snapshot, *schemas.Desired, error) {
 	snapshot, err := c.snapshot(ctx, f, rev)
+	if err == nil {
+		snapshot, err = c.withOthers(ctx, f, snapshot)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	desired := schemas.Assemble(snapshot.Files, options...)
-	desired.Partial = f.isFile()
-	return snapshot, desired, nil
+	return snapshot, f.assemble(snapshot, options...), nil
 }
 
 // isFile reports whether the source is a single file.

@@ -35,14 +35,15 @@ Exit codes: 0 everything is right, 1 there are mistakes or the source cannot be 
 			if err != nil {
 				return err
 			}
-			if source.untrusted != "" {
-				fmt.Fprintln(c.stderr, "warning: "+source.untrusted)
+			for _, doubt := range source.doubts() {
+				fmt.Fprintln(c.stderr, "warning: "+doubt)
 			}
 			return c.validate(desired, output)
 		},
 	}
 	source.add(command)
 	source.trust.add(command)
+	source.others.addNone(command)
 	command.Flags().StringVar(&rev, "rev", "", "revision of the repository (default: the head of the branch)")
 	addOutput(command, &output, "text", "json", "yaml")
 	return command

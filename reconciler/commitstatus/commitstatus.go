@@ -21,6 +21,7 @@ import (
 	"github.com/gitvirt/gitvirt/forges"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/sources"
 )
 
 // Context is what the status is called.
@@ -201,7 +202,7 @@ func (r *Reporter) next() (*entry, time.Time) {
 func (r *Reporter) look() {
 	view := r.controller.View()
 	r.refuse(view)
-	if view.Plan != nil && isCommit(view.Revision()) {
+	if view.Plan != nil && isCommit(view.Commit()) {
 		r.follow(view)
 	}
 	r.ending = slices.DeleteFunc(r.ending, (*entry).done)
@@ -210,7 +211,7 @@ func (r *Reporter) look() {
 // refuse takes the head of the branch that is not applied. What was told of it stays until it is applied after all.
 func (r *Reporter) refuse(view *reconciler.View) {
 	head := view.Refusal.Revision
-	if head == view.Revision() {
+	if head == view.Commit() {
 		head = ""
 	}
 	if r.refused != nil && r.refused.revision != head {
@@ -241,7 +242,7 @@ func (r *Reporter) take(revision string) *entry {
 // follow takes how far the wanted revision is.
 func (r *Reporter) follow(view *reconciler.View) {
 	progress := view.Progress()
-	if r.current == nil || r.current.revision != progress.Revision {
+	if r.current == nil || r.current.revision != view.Commit() {
 		r.turn(view)
 	}
 	if progress.Unknown == "" {
@@ -258,7 +259,7 @@ func isCommit(revision string) bool { return commit.MatchString(revision) }
 
 // turn takes a new revision, and lets those before it end.
 func (r *Reporter) turn(view *reconciler.View) {
-	revision := view.Revision()
+	revision := view.Commit()
 	if r.current == nil {
 		for _, earlier := range r.earlier(view) {
 			r.ending = append(r.ending, &entry{revision: earlier})
@@ -279,12 +280,12 @@ func (r *Reporter) turn(view *reconciler.View) {
 func (r *Reporter) earlier(view *reconciler.View) []string {
 	var out []string
 	add := func(revision string) {
-		known := revision == view.Revision() || revision == view.Refusal.Revision || slices.Contains(out, revision)
+		known := revision == view.Commit() || revision == view.Refusal.Revision || slices.Contains(out, revision)
 		if isCommit(revision) && !known && len(out) < maxFound {
 			out = append(out, revision)
 		}
 	}
-	add(r.controller.Earlier())
+	add(sources.CommitOf(r.controller.Earlier()))
 	for _, domain := range view.Observed.Domains {
 		if domain.Fleet == view.Plan.Fleet {
 			add(domain.Revision)

@@ -49,7 +49,7 @@ func (l *Log) Observe(ctx context.Context, branch StatusBranch, revision string)
 			}
 		}
 		for _, approval := range approvals {
-			if slices.Contains(entry.covers, approval.Revision) && slices.ContainsFunc(approval.Steps, func(s status.ApprovedStep) bool { return l.named(s.Address) }) {
+			if slices.Contains(entry.covers, sources.CommitOf(approval.Revision)) && slices.ContainsFunc(approval.Steps, func(s status.ApprovedStep) bool { return l.named(s.Address) }) {
 				entry.Approvals = append(entry.Approvals, Approval{By: status.OneLine(approval.By), At: approval.At.UTC(), Plan: status.OneLine(approval.Plan)})
 			}
 		}

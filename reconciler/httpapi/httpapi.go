@@ -69,7 +69,9 @@ type Fleet struct {
 	// Subject and Author are the commit's.
 	Subject string `json:"subject,omitempty"`
 	Author  string `json:"author,omitempty"`
-	Node    string `json:"node,omitempty"`
+	// Sources are the repositories that the Fleet names, in its order.
+	Sources []Source `json:"sources,omitempty"`
+	Node    string   `json:"node,omitempty"`
 	// Unknown says why the host cannot be read, PollError why git cannot.
 	Unknown   string `json:"unknown,omitempty"`
 	PollError string `json:"poll_error,omitempty"`
@@ -78,6 +80,18 @@ type Fleet struct {
 	// PlanID is the plan that /api/v1/plan shows.
 	PlanID string      `json:"plan_id"`
 	VMs    []status.VM `json:"vms"`
+}
+
+// Source is a repository that the Fleet names.
+type Source struct {
+	Name string `json:"name"`
+	// Revision is the commit that counts, with its Subject, Author and Time; empty when none was ever read.
+	Revision string    `json:"revision,omitempty"`
+	Subject  string    `json:"subject,omitempty"`
+	Author   string    `json:"author,omitempty"`
+	Time     time.Time `json:"time,omitzero"`
+	// Problem says why it cannot be read now, or why its head is not applied.
+	Problem string `json:"problem,omitempty"`
 }
 
 // VM is the answer of /api/v1/vms/NAMESPACE/NAME.
@@ -222,6 +236,11 @@ func (a *api) fleet(w http.ResponseWriter, _ *http.Request) {
 	out := Fleet{
 		Fleet: view.Plan.Fleet, Revision: view.Plan.Revision, Subject: view.Snapshot.Subject, Author: view.Snapshot.Author,
 		Node: view.Observed.Node, Unknown: view.Plan.Unknown, PollError: view.PollError, Refused: view.Refused, PlanID: view.Plan.ID, VMs: a.controller.VMs(),
+	}
+	for _, part := range view.Snapshot.Parts {
+		if part.Name != "" {
+			out.Sources = append(out.Sources, Source{part.Name, part.Revision, part.Subject, part.Author, part.Time, part.Problem})
+		}
 	}
 	if out.VMs == nil {
 		out.VMs = []status.VM{}

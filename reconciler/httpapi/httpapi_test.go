@@ -26,6 +26,8 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler/httpapi"
 	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
 	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
+	"github.com/gitvirt/gitvirt/sources/several"
 )
 
 const fleet = "apiVersion: gitvirt.io/v1alpha1\nkind: Fleet\nmetadata: {name: demo}\nspec: {}\n"
@@ -81,8 +83,15 @@ func (b *buffer) String() string {
 
 func newWorld(t *testing.T, files map[string]string) *world {
 	t.Helper()
-	w := &world{repo: reconcilertest.NewRepository(files), host: reconcilertest.NewHost(), branch: reconcilertest.NewBranch()}
-	r, err := reconciler.New(w.repo, w.host, reconciler.Config{
+	repo := reconcilertest.NewRepository(files)
+	return worldOf(t, repo, repo)
+}
+
+// worldOf has a source around the repository.
+func worldOf(t *testing.T, repo *reconcilertest.Repository, source reconciler.Source) *world {
+	t.Helper()
+	w := &world{repo: repo, host: reconcilertest.NewHost(), branch: reconcilertest.NewBranch()}
+	r, err := reconciler.New(source, w.host, reconciler.Config{
 		Status:          func(string) reconciler.StatusBranch { return w.branch },
 		PublishInterval: time.Millisecond,
 		Log:             slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -182,6 +191,61 @@ func TestAnswers(t *testing.T) {
 	_, body := get(handler, "GET", "/api/v1/events", "localhost")
 	if err := json.Unmarshal([]byte(body), &events); err != nil || events.Last != events.Events[len(events.Events)-1].ID {
 		t.Errorf("%v: %s", err, body)
+	}
+}
+
+// TestSources shows which repositories count, and what is wrong with them.
+func TestSources(t *testing.T) {
+	repo := reconcilertest.NewRepository(map[string]string{"gitvirt.yaml": `apiVersion: gitvirt.io/v1alpha1
+kind: Fleet
+metadata: {name: demo}
+spec:
+  sources:
+  - {name: shop, git: {url: "https://git.example.com/shop.git"}, namespaces: [default]}
+  - {name: wiki, git: {url: "https://git.example.com/wiki.git"}, namespaces: [wiki]}
+`})
+	others := reconcilertest.Others{}
+	shop := others.Add("shop", map[string]string{"web.yaml": manifest("web", "s3cret")})
+	others.Add("wiki", nil).Fail(&sources.Error{Kind: sources.ErrUnreadable, Source: "https://git.example.com/wiki.git", Op: "polling main", Err: errors.New("connection refused")})
+	source, err := several.New(repo, others, several.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = source.Close() }()
+	w := worldOf(t, repo, source)
+	handler := httpapi.New(w.r)
+	defer w.run()()
+	if err := until("it runs", func() bool {
+		domain, ok := w.host.Domain(schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: "default", Name: "web"})
+		return ok && domain.State == plan.StateRunning
+	}); err != nil {
+		t.Fatal(err, w.log.String())
+	}
+	var fleet httpapi.Fleet
+	_, body := get(handler, "GET", "/api/v1/fleet", "localhost")
+	if err := json.Unmarshal([]byte(body), &fleet); err != nil || len(fleet.Sources) != 2 {
+		t.Fatalf("%v: %s", err, body)
+	}
+	if one := fleet.Sources[0]; one.Name != "shop" || one.Revision != shop.Revision() || one.Subject != "the first commit" || one.Problem != "" {
+		t.Errorf("got %+v", one)
+	}
+	if one := fleet.Sources[1]; one.Name != "wiki" || one.Revision != "" || !strings.Contains(one.Problem, "connection refused") {
+		t.Errorf("got %+v", one)
+	}
+	if sources.CommitOf(fleet.Revision) != repo.Revision() || fleet.Revision == repo.Revision() {
+		t.Errorf("the revision is %s", fleet.Revision)
+	}
+	_, body = get(handler, "GET", "/metrics", "localhost")
+	for _, want := range []string{
+		`gitvirt_source_failing{source="shop"} 0`, `gitvirt_source_failing{source="wiki"} 1`,
+		`gitvirt_source_info{revision="` + shop.Revision() + `",source="shop"} 1`, `gitvirt_source_info{revision="",source="wiki"} 1`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the metrics do not have %s", want)
+		}
+	}
+	if code, body := get(handler, "GET", "/readyz", "localhost"); code != 200 {
+		t.Errorf("one source that is down makes it not ready: %s", body)
 	}
 }
 

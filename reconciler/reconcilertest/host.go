@@ -316,6 +316,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 func (h *Host) define(ctx context.Context, target apply.Target, step plan.Step, progress func(string)) error {
 	progress("defining")
+	target = target.For(&step)
 	if err := pause(ctx, h.DefineDelay); err != nil {
 		return err
 	}

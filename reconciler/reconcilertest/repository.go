@@ -14,10 +14,13 @@ import (
 
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
+	"github.com/gitvirt/gitvirt/sources/several"
 )
 
 // Repository is a source of manifests in memory. It is safe for concurrent use.
 type Repository struct {
+	// source is what a Fleet calls it; empty for the repository that the Fleet is in.
+	source   string
 	mu       sync.Mutex
 	files    map[string]string
 	parsed   map[string]*schemas.File
@@ -31,8 +34,10 @@ type Repository struct {
 }
 
 // NewRepository returns a repository whose first commit holds files, by path.
-func NewRepository(files map[string]string) *Repository {
-	r := &Repository{files: map[string]string{}, parsed: map[string]*schemas.File{}, lastErr: fmt.Errorf("nothing was fetched yet: %w", sources.ErrUnreadable)}
+func NewRepository(files map[string]string) *Repository { return newRepository("", files) }
+
+func newRepository(source string, files map[string]string) *Repository {
+	r := &Repository{source: source, files: map[string]string{}, parsed: map[string]*schemas.File{}, lastErr: fmt.Errorf("nothing was fetched yet: %w", sources.ErrUnreadable)}
 	r.Commit("the first commit", files)
 	return r
 }
@@ -59,11 +64,11 @@ func (r *Repository) commit(subject string, files map[string]string, rewritten b
 			continue
 		}
 		r.files[path] = content
-		r.parsed[path] = schemas.Parse(path, []byte(content))
+		r.parsed[path] = schemas.ParseFrom(r.source, path, []byte(content))
 	}
 	slices.Sort(changed)
 	r.commits++
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", r.commits, subject))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", r.commits, r.source, subject))
 	next := &sources.Snapshot{
 		Revision: hex.EncodeToString(sum[:])[:40], Subject: subject, Author: "A <a@example.org>", Time: time.Unix(1_700_000_000, 0).UTC(),
 		Changed: changed,
@@ -137,4 +142,27 @@ func (r *Repository) Last(context.Context) (*sources.Snapshot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last, r.lastErr
+}
+
+// Close implements several.Repository.
+func (r *Repository) Close() error { return nil }
+
+// Others are the repositories that a Fleet names, by name. It is a several.Opener.
+type Others map[string]*Repository
+
+// Add makes one whose first commit holds files, by path.
+func (o Others) Add(name string, files map[string]string) *Repository {
+	o[name] = newRepository(name, files)
+	return o[name]
+}
+
+// State implements several.Opener.
+func (o Others) State(*schemas.FleetSource) string { return "" }
+
+// Open implements several.Opener.
+func (o Others) Open(source *schemas.FleetSource) (several.Repository, error) {
+	if found := o[source.Name]; found != nil {
+		return found, nil
+	}
+	return nil, &sources.Error{Kind: sources.ErrEmpty, Source: source.Git.URL, Op: "opening"}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
 )
 
 // The paths of a status branch.
@@ -48,6 +49,8 @@ type Fleet struct {
 	Name string
 	// Revision is the commit that is wanted.
 	Revision string
+	// Parts are the repositories that it is wanted from; nothing where there is one.
+	Parts []sources.Part
 	// VMs are ordered by address, with their times (History.Merge).
 	VMs []VM
 	// Unknown says why the host cannot be read, Refused why the head of the branch is not applied.

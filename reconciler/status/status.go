@@ -7,10 +7,12 @@
 package status
 
 import (
+	"strings"
 	"time"
 
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
 )
 
 // Phase is where a machine is in its life.
@@ -143,12 +145,19 @@ func (vm *VM) Condition(kind ConditionType) Condition {
 // Synced is the status of the Synced condition.
 func (vm *VM) Synced() Truth { return vm.Condition(ConditionSynced).Status }
 
-// ShortRevision is a revision for people: seven digits of a commit, more of a content hash.
+// ShortRevision is a revision for people: seven digits of a commit, more of a content hash, with the source that it is of
+// before it and what says of other repositories behind it.
 func ShortRevision(revision string) string {
 	const prefix = "sha256:"
+	whole := sources.CommitOf(revision)
+	others := revision[len(whole):]
+	source, commit := schemas.SplitProvenance(whole)
+	if !safeName(source) {
+		source, commit = "", whole
+	}
 	n := 7
-	if len(revision) > len(prefix) && revision[:len(prefix)] == prefix {
+	if strings.HasPrefix(commit, prefix) {
 		n += len(prefix)
 	}
-	return revision[:min(n, len(revision))]
+	return schemas.Provenance(source, commit[:min(n, len(commit))]) + others[:min(8, len(others))]
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
+	"github.com/gitvirt/gitvirt/sources"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -158,6 +159,11 @@ func TestFiles(t *testing.T) {
 			{Owner: address("old"), Node: "node-1", Disk: status.Disk{Volume: "data", Kind: "emptyDisk", Path: "/d/old/data", CapacityBytes: 10 << 30}},
 		}},
 		"empty": {Name: "demo", Revision: head},
+		"sources": {Name: "demo", Revision: head + "+0123456789ab", Parts: []sources.Part{
+			{Revision: head, Time: at}, {Name: "shop", Revision: strings.Repeat("a1b2c3d4", 5), Time: at.Add(time.Minute)},
+			{Name: "wiki", Revision: strings.Repeat("0", 40), Time: at, Problem: "https://git.example.com/wiki.git: polling main: connection refused"},
+			{Name: "new", Problem: "it is being read for the first time", Pending: true},
+		}},
 		"hostile": {Name: evil, Revision: evil, VMs: []status.VM{hostile}, Unknown: evil, Broken: schemas.Diagnostics{
 			{Position: schemas.Position{File: evil, Line: 3, Column: 1}, Severity: schemas.SeverityError, Path: evil, Message: evil, Fix: evil},
 			{Position: schemas.Position{File: "w.yaml", Line: 3}, Severity: schemas.SeverityWarning, Message: "only a warning"},
@@ -181,6 +187,18 @@ func TestFiles(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestShortRevision(t *testing.T) {
+	commit := strings.Repeat("a1b2c3d4", 5)
+	for revision, want := range map[string]string{
+		"": "", "vm.yaml": "vm.yaml", commit: "a1b2c3d", "sha256:" + commit: "sha256:a1b2c3d", commit + "+0123456789ab": "a1b2c3d+0123456",
+		"shop@" + commit: "shop@a1b2c3d", "shop@": "shop@", "no label@" + commit: "no labe", "sha256:" + commit + "+0123456789ab": "sha256:a1b2c3d+0123456",
+	} {
+		if got := status.ShortRevision(revision); got != want {
+			t.Errorf("%q became %q, want %q", revision, got, want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/gitvirt/gitvirt/schemas"
 )
@@ -46,12 +47,32 @@ func (f *Fleet) table() []byte {
 		fmt.Fprintf(&b, "\n**The controller:** %s.\n", markdown(problem))
 	}
 	b.WriteString("\nThis branch is written by gitvirt; edit the manifests instead. Each VM has a file below `vms/`.\n")
+	f.parts(&b)
 	if len(f.VMs) > 0 {
 		f.rows(&b)
 	}
 	f.broken(&b)
 	f.kept(&b)
 	return []byte(b.String())
+}
+
+// parts writes the table of repositories.
+func (f *Fleet) parts(b *strings.Builder) {
+	if len(f.Parts) == 0 {
+		return
+	}
+	b.WriteString("\n| Source | Revision | Time | Problem |\n| --- | --- | --- | --- |\n")
+	for i := range f.Parts {
+		part := &f.Parts[i]
+		name, at := part.Name, ""
+		if name == "" {
+			name = "this repository"
+		}
+		if !part.Time.IsZero() {
+			at = part.Time.UTC().Format(time.DateTime)
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", markdown(name), markdown(ShortRevision(part.Revision)), at, markdown(part.Problem))
+	}
 }
 
 func s(n int) string {

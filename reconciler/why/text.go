@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gitvirt/gitvirt/reconciler/status"
+	"github.com/gitvirt/gitvirt/sources"
 )
 
 // maxChanges is how many fields fit on the screen.
@@ -23,7 +24,7 @@ func (a *Answer) Text() string {
 			fmt.Fprintf(&b, ": it %s", a.Summary)
 		}
 		b.WriteString(".\n")
-		if a.Observed != "" && a.Observed != a.Wanted {
+		if a.Observed != "" && a.Observed != sources.CommitOf(a.Wanted) {
 			fmt.Fprintf(&b, "Revision %s was applied last.\n", status.ShortRevision(a.Observed))
 		}
 	}

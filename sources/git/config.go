@@ -159,6 +159,12 @@ func cleanSubPath(p string) (string, error) {
 	return clean, nil
 }
 
+// IsLocal reports whether a URL names a repository on the disk of this machine.
+func IsLocal(raw string) bool {
+	ep, err := transport.NewEndpoint(raw)
+	return err == nil && ep.Protocol == "file"
+}
+
 // Redact returns a repository's URL without user and password, for messages. What cannot be understood loses
 // everything before the last "@".
 func Redact(raw string) string {

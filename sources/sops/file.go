@@ -52,18 +52,26 @@ type problem struct {
 // Parse reads one manifest as schemas.Parse does, and decrypts it first if SOPS has encrypted it. One that cannot be
 // decrypted is opaque: nobody knows what it asks for.
 func (k *Keys) Parse(name string, content []byte) *schemas.File {
+	return k.ParseFrom("", name, content)
+}
+
+// ParseFrom is Parse for a file of a source that the Fleet names.
+func (k *Keys) ParseFrom(source, name string, content []byte) *schemas.File {
 	if !bytes.Contains(content, []byte(mark)) {
-		return schemas.Parse(name, content)
+		return schemas.ParseFrom(source, name, content)
 	}
-	r := &reader{keys: k, content: content, hash: sha512.New()}
+	r := &reader{keys: k, content: content, hash: sha512.New(), giveKeys: "give the controller a private key that the file is encrypted for: --sops-age-key-file or --sops-pgp-key-file"}
+	if source != "" {
+		r.giveKeys = "have a private key that the file is encrypted for put beside the credentials of the source (--source-credentials): the controller's own keys decrypt only what is in the repository of the Fleet"
+	}
 	plain, wrong := r.read()
 	switch {
 	case wrong != nil:
-		return schemas.Unreadable(schemas.Position{File: name, Line: wrong.line, Column: wrong.column}, wrong.message, wrong.fix)
+		return schemas.Unreadable(schemas.Position{Source: source, File: name, Line: wrong.line, Column: wrong.column}, wrong.message, wrong.fix)
 	case plain == nil: // it only mentions what a value looks like
-		return schemas.Parse(name, content)
+		return schemas.ParseFrom(source, name, content)
 	}
-	return schemas.ParseSecret(name, plain)
+	return schemas.ParseSecretFrom(source, name, plain)
 }
 
 // edit replaces bytes of the file.
@@ -82,6 +90,8 @@ type reader struct {
 	key   []byte
 	hash  hash.Hash
 	edits []edit
+	// giveKeys says how keys are given.
+	giveKeys string
 }
 
 // read returns the file with its values decrypted and without the metadata, line by line as it was; nil when it is not
@@ -182,17 +192,16 @@ func place(node *yaml.Node, message, fix string) *problem {
 
 // unlock finds the data key.
 func (r *reader) unlock(at *yaml.Node) *problem {
-	const flags = "give the controller a private key that the file is encrypted for: --sops-age-key-file or --sops-pgp-key-file"
 	switch {
 	case len(r.meta.Groups) > 0:
 		return place(at, "the file is encrypted with key groups, which are not supported", "encrypt it for age or PGP keys without --shamir-secret-sharing-threshold")
 	case len(r.meta.Age)+len(r.meta.PGP) == 0:
 		return place(at, "the file is encrypted for neither age nor PGP; key services of clouds are not asked", "add an age key: sops rotate --in-place --add-age AGE1... FILE")
 	case r.keys.empty():
-		return place(at, "the file is encrypted with SOPS, and no key is given to decrypt it", flags)
+		return place(at, "the file is encrypted with SOPS, and no key is given to decrypt it", r.giveKeys)
 	}
 	if r.key = r.keys.dataKey(r.meta); r.key == nil {
-		return place(at, "the file is encrypted with SOPS for keys that none of the given ones is", flags+"; or have somebody add yours: sops updatekeys FILE")
+		return place(at, "the file is encrypted with SOPS for keys that none of the given ones is", r.giveKeys+"; or have somebody add yours: sops updatekeys FILE")
 	}
 	return nil
 }

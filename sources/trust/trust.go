@@ -38,6 +38,8 @@ type Anchor struct {
 	Signers *signers.Set
 	// Since, a full hash, is trusted whoever signed it, and so is its history; "" is none.
 	Since string
+	// All says that every commit after one that is trusted has to be signed, also where no Fleet says so.
+	All bool
 }
 
 // Standing is what was trusted last, and what holds after it.
@@ -53,9 +55,9 @@ type Standing struct {
 func (a *Anchor) After(before Standing, revision string, trust *schemas.FleetTrust) Standing {
 	switch {
 	case trust == nil:
-		return Standing{Revision: revision, signers: a.Signers}
+		return Standing{Revision: revision, signers: a.Signers, all: a.All}
 	case !trust.Doubt:
-		return Standing{Revision: revision, signers: signers.Join(a.Signers, trust.Signers()), all: trust.Signatures == schemas.SignaturesAll}
+		return Standing{Revision: revision, signers: signers.Join(a.Signers, trust.Signers()), all: a.All || trust.Signatures == schemas.SignaturesAll}
 	case before.signers == nil:
 		return Standing{Revision: revision, signers: a.Signers, all: true} // nobody knows more
 	}

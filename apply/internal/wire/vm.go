@@ -20,6 +20,7 @@ func VM(target apply.Target, step *plan.Step) (*api.VM, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding the VM: %w", err)
 	}
+	target = target.For(step)
 	out := &api.VM{
 		Address: step.Address.String(), Fleet: target.Fleet, Revision: target.Revision, Source: step.Source,
 		Object: object, Record: step.VM.Record, Hash: step.VM.Hash,
