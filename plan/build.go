@@ -404,7 +404,7 @@ func pends(changes []Change) bool {
 
 func orUnknown(s string) string {
 	if s == "" {
-		return "the repository"
+		return "the Fleet's repository"
 	}
 	return s
 }

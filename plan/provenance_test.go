@@ -75,7 +75,7 @@ func TestManifestMoves(t *testing.T) {
 	if p := buildFrom(t, from(t, "shop\n"+web), domains); len(p.Steps) != 0 || p.Unchanged != 1 {
 		t.Fatalf("it did not move, and the steps are %+v", p.Steps)
 	}
-	for source, after := range map[string]string{"wiki": "wiki", "": "the repository"} {
+	for source, after := range map[string]string{"wiki": "wiki", "": `"the Fleet's repository"`} {
 		p := buildFrom(t, from(t, source+"\n"+web), domains)
 		if len(p.Steps) != 1 {
 			t.Fatalf("the steps are %+v", p.Steps)
@@ -84,7 +84,7 @@ func TestManifestMoves(t *testing.T) {
 		if step.Action != plan.ActionUpdate || !step.Define || step.Power != plan.PowerKeep || step.Consequence != plan.ConsequenceNone || step.Revision != provenance(source) {
 			t.Errorf("the step is %+v", step)
 		}
-		if len(step.Changes) != 1 || step.Changes[0].String() != "source: shop -> "+after {
+		if len(step.Changes) != 1 || step.Changes[0].String() != "~ source: shop -> "+after {
 			t.Errorf("the changes are %v", step.Changes)
 		}
 	}

@@ -139,7 +139,7 @@ func TestRealServers(t *testing.T) {
 		t.Errorf("the good one is %+v", got)
 	}
 	for name, want := range map[string]string{
-		"down": "refused", "garbage": "", "broken": "502", "denied": "authentication required", "empty": "push the branch",
+		"down": "refused", "garbage": "", "broken": "502", "denied": "authentication required", "empty": "push a first commit",
 		"local": "--source-local", "path": "--source-local", "password": "password in it",
 	} {
 		got := part(t, snapshot, name)
