@@ -199,7 +199,8 @@ func (b *builder) recorded(source string) string {
 
 // otherSource is the change of a manifest that has moved from one repository to another: only the record says so.
 func otherSource(before, after string) Change {
-	return Change{Path: "source", Before: orUnknown(before), After: orUnknown(after), Consequence: ConsequenceNone}
+	const own = "the Fleet's repository"
+	return Change{Path: "source", Before: cmp.Or(before, own), After: cmp.Or(after, own), Consequence: ConsequenceNone}
 }
 
 // create plans a domain that is not there. missing is the trace of one that was applied and vanished.
@@ -404,7 +405,7 @@ func pends(changes []Change) bool {
 
 func orUnknown(s string) string {
 	if s == "" {
-		return "the Fleet's repository"
+		return "the repository"
 	}
 	return s
 }

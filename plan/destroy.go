@@ -21,6 +21,10 @@ func (b *builder) destroy(have *Domain) {
 		b.hold(have.Address, have.Leave)
 		return
 	}
+	if b.unread(have.Holder()) {
+		b.hold(have.Address, "the source "+have.Holder()+" cannot be read, so nobody knows what it asks for")
+		return
+	}
 	step := Step{
 		Address:      have.Address,
 		Action:       ActionDestroy,

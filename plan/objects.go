@@ -86,7 +86,7 @@ func (b *builder) updateObject(object *schemas.Object, live *Object) {
 
 // destroyObject plans the end of an object that git no longer has. A claim stays: it holds data, and people delete it.
 func (b *builder) destroyObject(live *Object) {
-	if live.Fleet != b.plan.Fleet || live.Address.Kind == schemas.KindPersistentVolumeClaim || b.wanted(live.Address) {
+	if live.Fleet != b.plan.Fleet || live.Address.Kind == schemas.KindPersistentVolumeClaim || b.wanted(live.Address) || b.unread(live.Holder()) {
 		return
 	}
 	b.add(Step{

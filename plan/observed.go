@@ -85,6 +85,21 @@ func (o Observed) For(fleet *schemas.Fleet, pods Pods) Observed {
 	return o
 }
 
+// Own leaves out what was made from repositories that the Fleet names, for a plan that is not about them, unless the Fleet's own wants
+// the same address.
+func (o Observed) Own(want *schemas.Desired) Observed {
+	wanted := make(map[schemas.Address]bool, len(want.VMs)+len(want.Objects))
+	for _, vm := range want.VMs {
+		wanted[vm.Address] = true
+	}
+	for _, object := range want.Objects {
+		wanted[object.Address] = true
+	}
+	o.Domains = slices.DeleteFunc(slices.Clone(o.Domains), func(d *Domain) bool { return d.Holder() != "" && !wanted[d.Address] })
+	o.Objects = slices.DeleteFunc(slices.Clone(o.Objects), func(object *Object) bool { return object.Holder() != "" && !wanted[object.Address] })
+	return o
+}
+
 // LiveChange is something that a host can do for a running guest.
 type LiveChange string
 

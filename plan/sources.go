@@ -55,6 +55,11 @@ func asking(want *schemas.Desired) map[string]bool {
 	return out
 }
 
+// unread reports whether nothing is known of what a source asks for.
+func (b *builder) unread(source string) bool {
+	return source != "" && slices.Contains(b.want.Opaque, schemas.Position{Source: source})
+}
+
 // withheld says why nothing may be destroyed at this revision that was made from a source, or "". A source withholds only what is its
 // own; what cannot be read in the repository of the Fleet may be about everything.
 func (b *builder) withheld(source string) string {

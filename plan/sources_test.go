@@ -117,6 +117,20 @@ func TestSourcesWithholdWhatIsTheirs(t *testing.T) {
 	}
 }
 
+// TestUnreadSourceIsHeld: of a source that was never read nobody can say that it no longer has a machine.
+func TestUnreadSourceIsHeld(t *testing.T) {
+	want := schemas.Assemble([]*schemas.File{schemas.Unread("shop", "it cannot be read: refused")})
+	want.Fleet.Name, want.HasFleet = "fleet", true
+	observed := plan.Observed{Node: "host-1", Domains: []*plan.Domain{tenantDomain(t, "shop", "default", "web")}}
+	p, err := plan.Build(want, observed, plan.Options{Revision: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Steps) > 0 || len(p.Held) != 1 || !strings.Contains(p.Held[0].Reason, "the source shop cannot be read") {
+		t.Errorf("%+v, held %+v", p.Steps, p.Held)
+	}
+}
+
 // tenantDomain is what a machine that was made from a source became.
 func tenantDomain(t *testing.T, source, namespace, name string) *plan.Domain {
 	t.Helper()

@@ -28,7 +28,7 @@ func (f *othersFlags) add(command *cobra.Command) {
 }
 
 func (f *othersFlags) addNone(command *cobra.Command) {
-	command.Flags().BoolVar(&f.none, "no-sources", false, "leave out the repositories that the Fleet names (spec.sources), and remove nothing for that")
+	command.Flags().BoolVar(&f.none, "no-sources", false, "leave out the repositories that the Fleet names (spec.sources), and what was made from them")
 }
 
 // opener opens the repositories that a Fleet names, with their mirrors below dir.
@@ -76,6 +76,6 @@ func (f *sourceFlags) doubts() []string {
 // assemble puts the files of a snapshot together. Where several sources ask for one thing, who has it keeps it.
 func (f *sourceFlags) assemble(snapshot *sources.Snapshot, options ...schemas.Option) *schemas.Desired {
 	desired := schemas.Assemble(snapshot.Files, options...)
-	desired.Partial = f.isFile() || f.others.none && len(desired.Fleet.Spec.Sources) > 0
+	desired.Partial = f.isFile()
 	return desired
 }

@@ -181,7 +181,10 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		platform.close()
 		return nil, nil, err
 	}
-	if len(snapshot.Parts) > 0 {
+	switch {
+	case f.source.others.none:
+		observed = observed.Own(desired)
+	case len(snapshot.Parts) > 0:
 		desired = f.source.assemble(snapshot, schemas.Holding(observed.Holder))
 	}
 	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
