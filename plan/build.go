@@ -186,23 +186,6 @@ func (b *builder) step(vm *schemas.VM, action Action, reason Reason) Step {
 	}
 }
 
-// recorded is what is recorded as the revision of what comes from a source; empty where that is the plan's.
-func (b *builder) recorded(source string) string {
-	if b.provenance == nil {
-		return ""
-	}
-	if revision := b.provenance(source); revision != b.plan.Revision {
-		return revision
-	}
-	return ""
-}
-
-// otherSource is the change of a manifest that has moved from one repository to another: only the record says so.
-func otherSource(before, after string) Change {
-	const own = "the Fleet's repository"
-	return Change{Path: "source", Before: cmp.Or(before, own), After: cmp.Or(after, own), Consequence: ConsequenceNone}
-}
-
 // create plans a domain that is not there. missing is the trace of one that was applied and vanished.
 func (b *builder) create(vm *schemas.VM, reason Reason, missing *Domain) {
 	step := b.step(vm, ActionCreate, reason)

@@ -121,8 +121,12 @@ func TestHolder(t *testing.T) {
 		kind, name, source string
 		lives              bool
 	}{
-		{schemas.KindVirtualMachine, "own", "", true}, {schemas.KindVirtualMachine, "web", "shop", true}, {schemas.KindVirtualMachineInstance, "web", "", false},
-		{schemas.KindService, "web", "wiki", true}, {schemas.KindService, "none", "", false}, {schemas.KindVirtualMachine, "none", "", false},
+		{schemas.KindVirtualMachine, "own", "", true},
+		{schemas.KindVirtualMachine, "web", "shop", true},
+		{schemas.KindVirtualMachineInstance, "web", "", false},
+		{schemas.KindService, "web", "wiki", true},
+		{schemas.KindService, "none", "", false},
+		{schemas.KindVirtualMachine, "none", "", false},
 	} {
 		held, lives := observed.Holder(schemas.Address{Kind: test.kind, Namespace: "default", Name: test.name})
 		if held.Source != test.source || lives != test.lives || lives != (len(held.Record) > 0) {

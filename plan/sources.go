@@ -99,3 +99,20 @@ func (b *builder) withheldFrom(source string) string {
 	}
 	return ""
 }
+
+// recorded is what is recorded as the revision of what comes from a source; empty where that is the plan's.
+func (b *builder) recorded(source string) string {
+	if b.provenance == nil {
+		return ""
+	}
+	if revision := b.provenance(source); revision != b.plan.Revision {
+		return revision
+	}
+	return ""
+}
+
+// otherSource is the change of a manifest that has moved from one repository to another: only the record says so.
+func otherSource(before, after string) Change {
+	const own = "the Fleet's repository"
+	return Change{Path: "source", Before: cmp.Or(before, own), After: cmp.Or(after, own), Consequence: ConsequenceNone}
+}

@@ -87,7 +87,7 @@ func (c *checker) checkSource(entry []any, s *FleetSource) {
 
 // sourceURL checks the address of a repository. What is wrong with one that may hold a password is told without it.
 func (c *checker) sourceURL(path []any, address string) {
-	const secret = "the URL holds a user name or a password, which everybody who reads the repository sees"
+	const readable = "the URL holds a user name or a password, which everybody who reads the repository sees"
 	if address == "" {
 		c.fail(path, "no URL", "write the address of the repository, such as https://git.example.com/team-a/machines.git")
 		return
@@ -108,10 +108,10 @@ func (c *checker) sourceURL(path []any, address string) {
 		c.fail(path, "the URL names no host", "write it as https://HOST/PATH")
 	case parsed.User == nil:
 	case parsed.Scheme != "ssh":
-		c.fail(path, secret, "give the controller the credentials as files")
+		c.fail(path, readable, "give the controller the credentials as files")
 	default:
 		if _, password := parsed.User.Password(); password {
-			c.fail(path, secret, "give the controller a key as a file")
+			c.fail(path, readable, "give the controller a key as a file")
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/schemas/signers"
@@ -73,9 +74,21 @@ func (f *sourceFlags) doubts() []string {
 	return append([]string{f.untrusted}, f.stale...)
 }
 
-// assemble puts the files of a snapshot together. Where several sources ask for one thing, who has it keeps it.
+// assemble puts the files of a snapshot together.
 func (f *sourceFlags) assemble(snapshot *sources.Snapshot, options ...schemas.Option) *schemas.Desired {
 	desired := schemas.Assemble(snapshot.Files, options...)
 	desired.Partial = f.isFile()
 	return desired
+}
+
+// against is a wanted state and what lives, as they are compared: where several sources ask for one thing, who has it keeps it, and what
+// was made from sources that are left out is left out as well.
+func (f *sourceFlags) against(snapshot *sources.Snapshot, desired *schemas.Desired, observed plan.Observed) (*schemas.Desired, plan.Observed) {
+	switch {
+	case f.others.none:
+		observed = observed.Own(desired)
+	case len(snapshot.Parts) > 0:
+		desired = f.assemble(snapshot, schemas.Holding(observed.Holder))
+	}
+	return desired, observed
 }

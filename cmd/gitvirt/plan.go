@@ -181,12 +181,7 @@ func (c *cli) planHost(ctx context.Context, f *planFlags) (*hostPlan, *platform,
 		platform.close()
 		return nil, nil, err
 	}
-	switch {
-	case f.source.others.none:
-		observed = observed.Own(desired)
-	case len(snapshot.Parts) > 0:
-		desired = f.source.assemble(snapshot, schemas.Holding(observed.Holder))
-	}
+	desired, observed = f.source.against(snapshot, desired, observed)
 	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
 	account := f.agent.book().Account(desired.Fleet.Name, origin.Revision)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals, History: account.History()})
@@ -229,9 +224,7 @@ func (c *cli) planBetween(ctx context.Context, f *planFlags) (*hostPlan, error) 
 		return nil, err
 	}
 	observed := plan.FromDesired(before, from.Revision)
-	if len(to.Parts) > 0 {
-		desired = f.source.assemble(to, schemas.Holding(observed.Holder))
-	}
+	desired, observed = f.source.against(to, desired, observed)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended})
 	options := plan.Options{Revision: to.Revision, Base: from.Revision, Selection: f.selection, Policy: rules}
 	if desired.Fleet.Spec.Platform == schemas.PlatformKubernetes {

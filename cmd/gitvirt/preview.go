@@ -14,7 +14,6 @@ import (
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/previews"
 	"github.com/gitvirt/gitvirt/reconciler"
-	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
 	"github.com/gitvirt/gitvirt/sources/git"
 )
@@ -181,8 +180,6 @@ func (c *cli) baseView(ctx context.Context, f *previewFlags, source *git.Source,
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.live, err)
 	}
-	if len(snapshot.Parts) > 0 {
-		desired = f.source.assemble(snapshot, schemas.Holding(live.Observed.Holder))
-	}
+	desired, live.Observed = f.source.against(snapshot, desired, live.Observed)
 	return &reconciler.View{Time: live.Time, Snapshot: snapshot, Desired: desired, Observed: live.Observed, Plan: &plan.Plan{}, Pods: pods}, nil
 }

@@ -144,12 +144,10 @@ func (c *cli) planLive(ctx context.Context, f *planFlags) (*hostPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(snapshot.Parts) > 0 {
-		desired = f.source.assemble(snapshot, schemas.Holding(live.Observed.Holder))
-	}
+	desired, live.Observed = f.source.against(snapshot, desired, live.Observed)
 	approvals, notes := c.approvals(ctx, &f.source, desired.Fleet)
 	rules := policy.New(desired.Fleet, policy.Options{Now: time.Now(), Attended: f.attended, Approvals: approvals})
-	options := plan.Options{Revision: snapshot.Revision, Selection: f.selection, Policy: rules}
+	options := plan.Options{Revision: snapshot.Revision, Provenance: snapshot.Provenance, Selection: f.selection, Policy: rules}
 	if options.Pods, err = podsOf(live); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.live, err)
 	}

@@ -160,7 +160,8 @@ func TestFiles(t *testing.T) {
 		}},
 		"empty": {Name: "demo", Revision: head},
 		"sources": {Name: "demo", Revision: head + "+0123456789ab", Parts: []sources.Part{
-			{Revision: head, Time: at}, {Name: "shop", Revision: strings.Repeat("a1b2c3d4", 5), Time: at.Add(time.Minute)},
+			{Revision: head, Time: at},
+			{Name: "shop", Revision: strings.Repeat("a1b2c3d4", 5), Time: at.Add(time.Minute)},
 			{Name: "wiki", Revision: strings.Repeat("0", 40), Time: at, Problem: "https://git.example.com/wiki.git: polling main: connection refused"},
 			{Name: "new", Problem: "it is being read for the first time", Pending: true},
 		}},

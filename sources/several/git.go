@@ -23,7 +23,8 @@ import (
 type Git struct {
 	// Dir is where mirrors live, those of each source in a folder of its name.
 	Dir string
-	// Credentials is the folder with a folder for each source (see the constants); empty is none.
+	// Credentials is the folder with a folder for each source (see the constants), or with files SOURCE.FILE, which is all that a
+	// Secret of Kubernetes can have; empty is none.
 	Credentials string
 	// Local lets a Fleet name repositories on the disk of this machine.
 	Local bool
@@ -36,7 +37,7 @@ type Git struct {
 	Now func() time.Time
 }
 
-// The files of a source in Git.Credentials. All are optional.
+// The files of a source in Git.Credentials. All are optional. A source has no dot in its name.
 const (
 	TokenFile      = "token"    // access token of a forge, for https
 	UsernameFile   = "username" // for https; "git" with a token when it is missing
@@ -68,7 +69,7 @@ func (g *Git) State(source *schemas.FleetSource) string {
 		}
 	}
 	for _, name := range opened {
-		if info, err := os.Stat(filepath.Join(g.Credentials, source.Name, name)); err == nil {
+		if info, err := os.Stat(g.credential(source, name)); err == nil {
 			fmt.Fprintf(&b, "%s %d %s\n", name, info.Size(), info.ModTime())
 		}
 	}
@@ -80,11 +81,14 @@ func (g *Git) credential(source *schemas.FleetSource, name string) string {
 	if g.Credentials == "" {
 		return ""
 	}
-	file := filepath.Join(g.Credentials, source.Name, name)
-	if info, err := os.Stat(file); err != nil && errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() {
-		return ""
+	for _, place := range []string{filepath.Join(source.Name, name), source.Name + "." + name} {
+		file := filepath.Join(g.Credentials, place)
+		if info, err := os.Stat(file); err != nil && errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() {
+			continue
+		}
+		return file // one that cannot be looked at is told when it is read
 	}
-	return file // one that cannot be looked at is told when it is read
+	return ""
 }
 
 // line reads a file of a source's credentials that has one line; empty when there is none.

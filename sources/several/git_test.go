@@ -57,11 +57,13 @@ type rig struct {
 	// source is opened by the first poll.
 	source *several.Source
 	dir    string
+	// separator is between a source and the name of a file of its credentials.
+	separator string
 }
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	r := &rig{t: t, fleet: gittest.NewRepo(t), dir: t.TempDir()}
+	r := &rig{t: t, fleet: gittest.NewRepo(t), dir: t.TempDir(), separator: "/"}
 	r.git = &several.Git{Dir: filepath.Join(r.dir, "sources"), Credentials: t.TempDir()}
 	return r
 }
@@ -94,11 +96,11 @@ func (r *rig) poll() *sources.Snapshot {
 // credential writes a file of a source's credentials.
 func (r *rig) credential(source, name, content string) {
 	r.t.Helper()
-	folder := filepath.Join(r.git.Credentials, source)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	file := filepath.Join(r.git.Credentials, source+r.separator+name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		r.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -193,9 +195,17 @@ func TestBranchAndPath(t *testing.T) {
 	}
 }
 
-// TestCredentials gives a source a token while the controller runs, changes it, and binds it to a place.
+// TestCredentials gives a source a token while the controller runs, changes it, and binds it to a place; in a folder of its own, and in
+// one for all sources, as a Secret has it.
 func TestCredentials(t *testing.T) {
+	for _, separator := range []string{"/", "."} {
+		t.Run("shop"+separator+"token", func(t *testing.T) { credentialsChange(t, separator) })
+	}
+}
+
+func credentialsChange(t *testing.T, separator string) {
 	r := newRig(t)
+	r.separator = separator
 	shop := gittest.NewRepo(t)
 	shop.Commit(map[string]string{"web.yaml": machine("shop", "web")})
 	var password atomic.Pointer[string]

@@ -176,7 +176,7 @@ func (s *Source) answered(m *member, err error, took time.Duration) {
 		m.backoff.Reset()
 		return
 	}
-	if problem, kind := err.Error(), kindOf(err); m.problem == "" || kind != m.kind || !alike(problem, m.problem) {
+	if problem, kind := err.Error(), kindOf(err); m.problem == "" || !errors.Is(kind, m.kind) || !alike(problem, m.problem) {
 		m.problem, m.kind = problem, kind
 		m.unread = schemas.Unread(m.source.Name, "it cannot be read: "+problem)
 	}
