@@ -360,7 +360,7 @@ func TestOtherRepositories(t *testing.T) {
 		s.open(2, map[string]string{"new.yaml": manifest("new", "64Mi")}, true)
 		s.wait(time.Minute)
 		s.says(1, "shop:cart.yaml")
-		s.says(2, "Plan: 1 create")
+		s.says(2, "Plan: 1 to create")
 		for _, word := range []string{"shop", "cart", "tenant-secret"} {
 			if strings.Contains(s.comment(2), word) {
 				t.Errorf("who comes from a fork is told of %s:\n%s", word, s.comment(2))
@@ -377,7 +377,7 @@ func TestOtherRepositories(t *testing.T) {
 		}
 		s.open(3, map[string]string{"gitvirt.yaml": fleet}, false) // which takes the source out
 		s.wait(time.Minute)
-		s.says(3, "**The Fleet changes.**", "2 destroy")
+		s.says(3, "**The Fleet changes.**", "2 to destroy")
 	})
 }
 
