@@ -47,6 +47,7 @@ func TestPullRequestBecomesRunningVM(t *testing.T) {
 	r.down()
 	r.webhooks()
 	r.signatures()
+	r.plain()
 	if said := r.said(); strings.Contains(said, r.repository.Server.AddUser(t, "gitvirt")) {
 		t.Error("the log holds the token")
 	}
@@ -268,4 +269,25 @@ func (r *forgeRig) signatures() {
 	if have := r.domains(); !strings.Contains(have, "default_shop") {
 		r.t.Errorf("libvirt has %s", have)
 	}
+}
+
+// plain has the forge be a git server and nothing more: plans of branches are references, and how far a commit is stands in git's notes.
+func (r *forgeRig) plain() {
+	r.always = []string{"--git-token-file", r.token}
+	r.restart("--plan-refs", "feature/*", "--status-notes")
+	r.writeTo("feature/plain", "plain.yaml", bare("plain", "64Mi"))
+	const ref = "refs/gitvirt/plans/feature/plain"
+	clone, nobody := gittest.Clone(r.t, r.repository.URLAs(r.t, "shop")), gittest.Nobody(r.t)
+	planned := func() bool {
+		clone.Git(nobody, "fetch", "--quiet", "--prune", "origin", "+refs/gitvirt/*:refs/gitvirt/*", "+refs/notes/*:refs/notes/*")
+		return clone.Git(nobody, "for-each-ref", ref) != ""
+	}
+	r.eventually("the plan of a branch is pushed", func() bool {
+		return planned() && strings.Contains(clone.Git(nobody, "show", ref+":plan.md"), "Plan: 1 to create")
+	})
+	r.eventually("git's notes tell of the head", func() bool {
+		return planned() && strings.HasPrefix(clone.Git(nobody, "log", "-1", "--notes=gitvirt", "--format=%N", r.head()), "gitvirt/apply: success: ")
+	})
+	r.repository.Do(r.t, "shop", http.MethodDelete, "/branches/feature%2Fplain", nil, nil)
+	r.eventually("the plan of a branch that is gone is removed", func() bool { return !planned() })
 }

@@ -27,7 +27,8 @@ type forgeRig struct {
 	// client sees the forge as it is; front is what stands between the forge and the controller, whose git goes through it too.
 	client forges.Forge
 	front  *forgetest.Server
-	// always are the controller's flags in all parts of a story.
+	// token is a file with that of the controller's account, always are the controller's flags in all parts of a story.
+	token  string
 	always []string
 }
 
@@ -39,12 +40,12 @@ func newForgeRig(t *testing.T, files map[string]string) *forgeRig {
 	for path, text := range files {
 		r.write(path, text)
 	}
-	token := server.TokenFile(t, "gitvirt")
+	r.token = server.TokenFile(t, "gitvirt")
 	r.url = r.front.URL() + "/shop/fleet.git"
-	r.always = []string{"--forge", "gitea", "--forge-token-file", token, "--git-token-file", token, "--external-url", "http://gitvirt.example.org"}
+	r.always = []string{"--forge", "gitea", "--forge-token-file", r.token, "--git-token-file", r.token, "--external-url", "http://gitvirt.example.org"}
 	r.flags = r.always
 	var err error
-	if r.client, err = gitea.New(gitea.Config{URL: server.URL, Owner: "shop", Repository: "fleet", TokenFile: token}); err != nil {
+	if r.client, err = gitea.New(gitea.Config{URL: server.URL, Owner: "shop", Repository: "fleet", TokenFile: r.token}); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -68,10 +69,18 @@ func (r *forgeRig) open(title, path, text string) (number int, head string) {
 // write adds a file to main and returns the commit.
 func (r *forgeRig) write(path, text string) string {
 	r.t.Helper()
+	return r.writeTo("main", path, text)
+}
+
+// writeTo adds a file to main or, on top of main, to a new branch.
+func (r *forgeRig) writeTo(branch, path, text string) string {
+	r.t.Helper()
+	content := map[string]any{"content": base64.StdEncoding.EncodeToString([]byte(text)), "message": "Write " + path, "branch": "main"}
+	if branch != "main" {
+		content["new_branch"] = branch
+	}
 	var made struct{ Commit struct{ SHA string } }
-	r.repository.Do(r.t, "shop", http.MethodPost, "/contents/"+path, map[string]any{
-		"content": base64.StdEncoding.EncodeToString([]byte(text)), "message": "Write " + path, "branch": "main",
-	}, &made)
+	r.repository.Do(r.t, "shop", http.MethodPost, "/contents/"+path, content, &made)
 	return made.Commit.SHA
 }
 
