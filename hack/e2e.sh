@@ -18,4 +18,4 @@ trap cleanup EXIT
 hack/guest/image.sh "$work/guest.tar"
 hack/cluster/cluster.sh up
 hack/cluster/cluster.sh load "$images/gitvirt-launcher.tar" "$work/guest.tar"
-GITVIRT_KUBECTL=$(hack/cluster/path.sh)/kubectl go test -toolexec "env GOGC=400" -trimpath -vet=off -tags e2e,netgo,osusergo -count=1 -timeout 20m "$@" ./e2e
+GITVIRT_KUBECTL=$(hack/cluster/path.sh)/kubectl go test -toolexec "env GOGC=400" -trimpath -gcflags=all=-dwarf=false -vet=off -tags e2e,netgo,osusergo -count=1 -timeout 20m "$@" ./e2e

@@ -84,9 +84,9 @@ if [ ! -e "$base/complete" ]; then
   find "$GITVIRT_CACHE" -maxdepth 1 -name 'image-*' -type d -mtime +30 -exec rm -rf {} +
 fi
 
-CGO_ENABLED=0 go run -trimpath ./hack/ociimage -out "$out/gitvirt-launcher.tar" -name "$repository/gitvirt-launcher:$version" \
+CGO_ENABLED=0 go run -trimpath -gcflags=all=-dwarf=false ./hack/ociimage -out "$out/gitvirt-launcher.tar" -name "$repository/gitvirt-launcher:$version" \
   -base "$base/base.tar.gz" -file /usr/bin/gitvirt-launcher=bin/gitvirt-launcher -user 107:107
-CGO_ENABLED=0 go run -trimpath ./hack/ociimage -out "$out/gitvirt-agent.tar" -name "$repository/gitvirt-agent:$version" \
+CGO_ENABLED=0 go run -trimpath -gcflags=all=-dwarf=false ./hack/ociimage -out "$out/gitvirt-agent.tar" -name "$repository/gitvirt-agent:$version" \
   -base "$base/base.tar.gz" -file /usr/bin/gitvirt-agent=bin/gitvirt-agent -user 0:0
-CGO_ENABLED=0 go run -trimpath ./hack/ociimage -out "$out/gitvirt.tar" -name "$repository/gitvirt:$version" \
+CGO_ENABLED=0 go run -trimpath -gcflags=all=-dwarf=false ./hack/ociimage -out "$out/gitvirt.tar" -name "$repository/gitvirt:$version" \
   -file /usr/bin/gitvirt=bin/gitvirt -file "/etc/ssl/certs/ca-certificates.crt=$base/ca-certificates.crt" -user 65532:65532

@@ -127,7 +127,7 @@ go_tool() {
   if [ ! -x "$dir/$name-$version" ]; then
     mkdir -p "$dir"
     tmp=$(mktemp -d "$dir/.$name.XXXXXX")
-    if ! GOBIN=$tmp GOFLAGS='' GOGC=400 progress "building $name $version (once)" retry go install "$module@$version" >&2; then
+    if ! GOBIN=$tmp GOFLAGS='-trimpath -gcflags=all=-dwarf=false -ldflags=-w' GOGC=400 progress "building $name $version (once)" retry go install "$module@$version" >&2; then
       rm -rf "$tmp"
       die "cannot build $name $version; is the Go module proxy ($(go env GOPROXY)) within reach?"
     fi

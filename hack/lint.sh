@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 . hack/lib.sh
 
 # What is compiled here, make build does not compile again: it must be compiled the same way.
-export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath" GOGC=400 GOMEMLIMIT=8GiB
+export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath -gcflags=all=-dwarf=false" GOGC=400 GOMEMLIMIT=8GiB
 
 # The scripts that a shell runs, by name or by their first line.
 mapfile -t scripts < <(git ls-files -co --exclude-standard -- .ci hack examples | xargs -r grep -lIE '^#!.*\b(ba)?sh\b')

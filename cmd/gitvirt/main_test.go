@@ -54,7 +54,7 @@ func program(t testing.TB, name string) string {
 }
 
 func build(output string, environment []string, args ...string) error {
-	command := exec.Command("go", append([]string{"build", "-trimpath", "-o", output}, args...)...)
+	command := exec.Command("go", append([]string{"build", "-trimpath", "-gcflags=all=-dwarf=false", "-o", output}, args...)...)
 	command.Env = append(os.Environ(), environment...)
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", filepath.Base(output), err, out)

@@ -19,7 +19,7 @@ printf '%s\n' root:x:0:0:root:/:/bin/sh qemu:x:107:107:qemu:/:/bin/sh >"$work/bu
 printf '%s\n' root:x:0: qemu:x:107: >"$work/busybox/etc/group"
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$work/busybox" -cf "$work/busybox.layer" .
 
-CGO_ENABLED=0 go build -trimpath -o "$work/ociimage" ./hack/ociimage
+CGO_ENABLED=0 go build -trimpath -gcflags=all=-dwarf=false -o "$work/ociimage" ./hack/ociimage
 "$work/ociimage" -name gitvirt.test/pause:1 -user 65535:65535 -file "/pause=$programs/pause" -out "$work/pause.tar"
 "$work/ociimage" -name gitvirt.test/busybox:1 -user 0:0 -base "$work/busybox.layer" -file /bin/busybox=/bin/busybox -out "$work/busybox.tar"
 rm -rf "$work"/{busybox,busybox.layer,ociimage}

@@ -100,7 +100,7 @@ func Build() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "gitvirt-launcher")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "github.com/gitvirt/gitvirt/cmd/gitvirt-launcher")
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", path, "github.com/gitvirt/gitvirt/cmd/gitvirt-launcher")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.Join(errors.New(string(said)), os.RemoveAll(dir))
