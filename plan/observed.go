@@ -55,22 +55,36 @@ func (o *Observed) Domain(address schemas.Address) *Domain {
 	return o.Domains[at]
 }
 
-// Holder says what lives at an address, as schemas.Holding asks: a domain, or an object that a cluster got as it is. Nothing is known of
-// a host that cannot be read.
+// Holder implements schemas.Living: at an address lives a domain, or an object that a cluster got as it is. Nothing is known of a host
+// that cannot be read.
 func (o *Observed) Holder(address schemas.Address) (held schemas.Held, lives bool) {
 	switch {
 	case o.Unknown != "":
 	case schemas.IsPassed(address.Kind):
 		at, found := slices.BinarySearchFunc(o.Objects, address, func(object *Object, a schemas.Address) int { return object.Address.Compare(a) })
 		if found {
-			return schemas.Held{Source: o.Objects[at].Holder(), Record: o.Objects[at].Record}, true
+			return schemas.Held{Source: o.Objects[at].Holder(), Fleet: o.Objects[at].Fleet, Record: o.Objects[at].Record}, true
 		}
 	default:
 		if domain := o.Domain(address); domain != nil {
-			return schemas.Held{Source: domain.Holder(), Record: domain.Record}, true
+			return domain.held(), true
 		}
 	}
 	return schemas.Held{}, false
+}
+
+// Machines implements schemas.Living.
+func (o *Observed) Machines(visit func(schemas.Address, schemas.Held)) {
+	if o.Unknown != "" {
+		return
+	}
+	for _, domain := range o.Domains {
+		visit(domain.Address, domain.held())
+	}
+}
+
+func (d *Domain) held() schemas.Held {
+	return schemas.Held{Source: d.Holder(), Fleet: d.Fleet, Record: d.Record}
 }
 
 // For returns what a Fleet may plan with: on a platform that is not the Fleet's, nothing is known of its machines.

@@ -100,7 +100,7 @@ func TestSourcesWithholdWhatIsTheirs(t *testing.T) {
 			have.Domains = append(have.Domains, tenantDomain(t, one.source, one.namespace, one.name))
 		}
 		slices.SortFunc(have.Domains, func(x, y *plan.Domain) int { return x.Address.Compare(y.Address) })
-		want := schemas.Assemble(files, schemas.Holding(have.Holder))
+		want := schemas.Assemble(files, schemas.Holding(&have))
 		made, err := plan.Build(want, have, plan.Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -150,7 +150,7 @@ func (w *world) plan(ctx context.Context, source merger, head string, fork bool)
 	if others := stillNamed(files, side.others); len(others) > 0 {
 		files = slices.Concat(files, others)
 	}
-	desired := schemas.Assemble(files, schemas.JudgedBy(w.fleet()), schemas.Holding(side.observed.Holder))
+	desired := schemas.Assemble(files, schemas.JudgedBy(w.fleet()), schemas.Holding(&side.observed))
 	base, err := side.base()
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ type loop struct {
 	snapshot *sources.Snapshot
 	desired  *schemas.Desired
 	// holders are those that desired was assembled by.
-	holders   holders
+	holders   *holders
 	problems  map[schemas.Address]string
 	pollError string
 	// refused says why the head of the branch is not taken, and refusal which one it is; empty when it is.
@@ -228,7 +228,7 @@ func (l *loop) look(observed plan.Observed, now time.Time) {
 	}
 	l.watcher.domains(l.known, observed.Domains, l.gate, now)
 	l.known, l.objects = observed.Domains, observed.Objects
-	if l.holders.moved(&observed) {
+	if l.holders != nil && l.holders.moved(&observed) {
 		l.assemble()
 	}
 }

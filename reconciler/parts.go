@@ -10,43 +10,73 @@ import (
 	"github.com/gitvirt/gitvirt/sources"
 )
 
+// holders answers Assemble's questions about what lives, and keeps the answers: the wanted state depends on those and only those. It is a
+// schemas.Living.
+type holders struct {
+	observed *plan.Observed
+	asked    map[schemas.Address]holder
+	// machines are all that live, when that was asked.
+	machines []machine
+	all      bool
+}
+
 // holder is what lives at an address, or that nothing does.
 type holder struct {
 	held  schemas.Held
 	lives bool
 }
 
-// holders is what the wanted state depends on of what lives: who has what several sources ask for. It has the addresses that were
-// asked about, and only those.
-type holders map[schemas.Address]holder
+type machine struct {
+	address schemas.Address
+	held    schemas.Held
+}
 
-// of answers as what lives says, and keeps that it was asked.
-func (h holders) of(observed *plan.Observed) func(schemas.Address) (schemas.Held, bool) {
-	return func(address schemas.Address) (schemas.Held, bool) {
-		var one holder
-		one.held, one.lives = observed.Holder(address)
-		h[address] = one
-		return one.held, one.lives
-	}
+// Holder implements schemas.Living.
+func (h *holders) Holder(address schemas.Address) (schemas.Held, bool) {
+	var one holder
+	one.held, one.lives = h.observed.Holder(address)
+	h.asked[address] = one
+	return one.held, one.lives
+}
+
+// Machines implements schemas.Living.
+func (h *holders) Machines(visit func(schemas.Address, schemas.Held)) {
+	h.all, h.machines = true, h.machines[:0]
+	h.observed.Machines(func(address schemas.Address, held schemas.Held) {
+		h.machines = append(h.machines, machine{address, held})
+		visit(address, held)
+	})
 }
 
 // moved reports whether an answer would be another one now.
-func (h holders) moved(observed *plan.Observed) bool {
-	for address, before := range h {
+func (h *holders) moved(observed *plan.Observed) bool {
+	for address, before := range h.asked {
 		held, lives := observed.Holder(address)
-		if lives != before.lives || held.Source != before.held.Source || !bytes.Equal(held.Record, before.held.Record) {
+		if lives != before.lives || !sameHeld(&held, &before.held) {
 			return true
 		}
 	}
-	return false
+	if !h.all {
+		return false
+	}
+	at, moved := 0, false
+	observed.Machines(func(address schemas.Address, held schemas.Held) {
+		moved = moved || at >= len(h.machines) || h.machines[at].address != address || !sameHeld(&held, &h.machines[at].held)
+		at++
+	})
+	return moved || at != len(h.machines)
+}
+
+func sameHeld(a, b *schemas.Held) bool {
+	return a.Source == b.Source && a.Fleet == b.Fleet && bytes.Equal(a.Record, b.Record)
 }
 
 // assemble makes the wanted state of the snapshot. What lives counts where several sources ask for one thing; while the host cannot be
 // read that is what lived before.
 func (l *loop) assemble() {
 	known := plan.Observed{Domains: l.known, Objects: l.objects}
-	l.holders = holders{}
-	l.desired = schemas.Assemble(l.snapshot.Files, schemas.Holding(l.holders.of(&known)))
+	l.holders = &holders{observed: &known, asked: map[schemas.Address]holder{}}
+	l.desired = schemas.Assemble(l.snapshot.Files, schemas.Holding(l.holders))
 	before := l.problems
 	l.problems = brokenProblems(l.desired)
 	l.watcher.manifests(l.desired, before, l.problems, l.snapshot.Revision)

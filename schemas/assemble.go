@@ -86,7 +86,7 @@ type assembly struct {
 	// judge is the Fleet that counts; nil for that of the files.
 	judge *Fleet
 	// holding says what lives; nil when nobody knows.
-	holding func(Address) (held Held, lives bool)
+	holding Living
 	entries []entry
 	// main is what the repository of the Fleet has, sources what the others have, by their names; within are those that may speak of a
 	// namespace.

@@ -153,14 +153,11 @@ func BenchmarkAssemble5000(b *testing.B) {
 			files = append(files, schemas.ParseFrom(source, fmt.Sprintf("vm-%05d.yaml", i), []byte(text)))
 		}
 	}
-	held := map[schemas.Address]schemas.Held{}
+	held := living{}
 	for _, vm := range schemas.Assemble(files).VMs {
 		held[vm.Address] = schemas.Held{Source: vm.Position.Source, Record: vm.Record}
 	}
-	holding := schemas.Holding(func(address schemas.Address) (schemas.Held, bool) {
-		found, lives := held[address]
-		return found, lives
-	})
+	holding := schemas.Holding(held)
 	for _, c := range []struct {
 		name    string
 		files   []*schemas.File

@@ -69,9 +69,25 @@ func parseFrom(name string, content []byte) *schemas.File {
 	return schemas.Parse(name, content)
 }
 
+// living is what lives, by its address.
+type living map[schemas.Address]schemas.Held
+
+func (l living) Holder(address schemas.Address) (held schemas.Held, lives bool) {
+	held, lives = l[address]
+	return held, lives
+}
+
+func (l living) Machines(visit func(schemas.Address, schemas.Held)) {
+	for address, held := range l {
+		if address.IsMachine() {
+			visit(address, held)
+		}
+	}
+}
+
 // holdingAll makes everything live that files asked for before.
 func holdingAll(lived []*schemas.File) schemas.Option {
-	held := map[schemas.Address]schemas.Held{}
+	held := living{}
 	desired := schemas.Assemble(lived)
 	for _, vm := range desired.VMs {
 		held[vm.Address] = schemas.Held{Source: vm.Position.Source, Record: vm.Record}
@@ -79,10 +95,7 @@ func holdingAll(lived []*schemas.File) schemas.Option {
 	for _, object := range desired.Objects {
 		held[object.Address] = schemas.Held{Source: object.Position.Source, Record: object.Content}
 	}
-	return schemas.Holding(func(address schemas.Address) (schemas.Held, bool) {
-		found, lives := held[address]
-		return found, lives
-	})
+	return schemas.Holding(held)
 }
 
 // describe writes down everything about a desired state but the objects themselves.

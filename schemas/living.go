@@ -23,11 +23,11 @@ func (a *assembly) held(address Address) (Held, bool) {
 		return Held{}, false
 	}
 	if !address.IsMachine() {
-		return a.holding(address)
+		return a.holding.Holder(address)
 	}
 	for _, kind := range []string{KindVirtualMachine, KindVirtualMachineInstance} {
 		address.Kind = kind
-		if held, lives := a.holding(address); lives {
+		if held, lives := a.holding.Holder(address); lives {
 			return held, true
 		}
 	}

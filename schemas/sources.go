@@ -110,13 +110,24 @@ func Unread(source, problem string) *File {
 type Held struct {
 	// Source is the one that it was made from; empty for the repository of the Fleet itself.
 	Source string
+	// Fleet is the one that it belongs to; empty when that is not known.
+	Fleet string
 	// Record is what was applied last (VM.Record): what the machine has, and how large it is. It is read only where sources
 	// clash or a quota is used up.
 	Record []byte
 }
 
+// Living is what lives.
+type Living interface {
+	// Holder says what lives at an address. It is asked for machines by both of their kinds, and for objects that a cluster gets
+	// as they are.
+	Holder(address Address) (held Held, lives bool)
+	// Machines visits all machines that live. It is asked only where there are several sources.
+	Machines(visit func(address Address, held Held))
+}
+
 // Holding tells Assemble what lives. Who has something keeps it when another source asks for it too, and what lives keeps
-// its part of a quota. of is asked for machines by both of their kinds, and for objects that a cluster gets as they are.
-func Holding(of func(Address) (held Held, lives bool)) Option {
-	return func(a *assembly) { a.holding = of }
+// its part of a quota.
+func Holding(living Living) Option {
+	return func(a *assembly) { a.holding = living }
 }

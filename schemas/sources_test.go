@@ -139,11 +139,8 @@ func TestSourcesDoNotTouchOneAnother(t *testing.T) {
 			now = append(now, schemas.Unread("team-a", "it is down"))
 		}
 
-		held := map[schemas.Address]schemas.Held{}
-		holding := schemas.Holding(func(address schemas.Address) (schemas.Held, bool) {
-			found, lives := held[address]
-			return found, lives
-		})
+		held := living{}
+		holding := schemas.Holding(held)
 		apply := func(files []*schemas.File) {
 			desired := schemas.Assemble(files, holding)
 			for _, vm := range desired.VMs {
@@ -262,7 +259,7 @@ spec: {runStrategy: %s, template: {spec: {domain: {memory: {guest: %s}}}}}
 	}
 	one := func(name, strategy, memory string) string { return fmt.Sprintf(machine, name, strategy, memory) }
 	lived := schemas.Assemble([]*schemas.File{fleet("{vms: 4}"), files(one("a", "Always", "2Gi"), one("b", "Always", "2Gi"), one("c", "Always", "2Gi"))})
-	held := map[schemas.Address]schemas.Held{}
+	held := living{}
 	for _, vm := range lived.VMs {
 		held[vm.Address] = schemas.Held{Source: "team-a", Record: vm.Record}
 	}
@@ -281,10 +278,7 @@ spec: {runStrategy: %s, template: {spec: {domain: {memory: {guest: %s}}}}}
 		{"there is room for the small one", "{memory: 7Gi}", []string{one("0", "Always", "2Gi"), one("1", "Always", "1Gi"), one("a", "Always", "2Gi"), one("b", "Always", "2Gi"), one("c", "Always", "2Gi")}, "1 a b c"},
 		{"one was removed", "{vms: 3}", []string{one("0", "Always", "1Gi"), one("a", "Always", "2Gi"), one("b", "Always", "2Gi")}, "0 a b"},
 	} {
-		desired := schemas.Assemble([]*schemas.File{fleet(test.quota), files(test.machines...)}, schemas.Holding(func(address schemas.Address) (schemas.Held, bool) {
-			found, lives := held[address]
-			return found, lives
-		}))
+		desired := schemas.Assemble([]*schemas.File{fleet(test.quota), files(test.machines...)}, schemas.Holding(held))
 		var got []string
 		for _, vm := range desired.VMs {
 			got = append(got, vm.Address.Name)
@@ -367,9 +361,7 @@ stringData: {userdata: hush}
 		f.Fatal(alone.Diagnostics)
 	}
 	vm := alone.VMs[0]
-	holding := schemas.Holding(func(address schemas.Address) (schemas.Held, bool) {
-		return schemas.Held{Source: "team-b", Record: vm.Record}, address == vm.Address
-	})
+	holding := schemas.Holding(living{vm.Address: {Source: "team-b", Record: vm.Record}})
 	f.Fuzz(func(t *testing.T, content []byte) {
 		desired := schemas.Assemble([]*schemas.File{fleet, victim, schemas.ParseFrom("team-a", "x.yaml", content)}, holding)
 		at := slices.IndexFunc(desired.VMs, func(one *schemas.VM) bool { return one.Address == vm.Address })

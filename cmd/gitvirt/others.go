@@ -88,7 +88,7 @@ func (f *sourceFlags) against(snapshot *sources.Snapshot, desired *schemas.Desir
 	case f.others.none:
 		observed = observed.Own(desired)
 	case len(snapshot.Parts) > 0:
-		desired = f.assemble(snapshot, schemas.Holding(observed.Holder))
+		desired = f.assemble(snapshot, schemas.Holding(&observed))
 	}
 	return desired, observed
 }
