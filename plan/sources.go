@@ -49,7 +49,9 @@ func asking(want *schemas.Desired) map[string]bool {
 	}
 	for _, list := range [][]schemas.Broken{want.Broken, want.Paused} {
 		for _, object := range list {
-			out[object.Position.Source] = true
+			if object.Address.IsMachine() || isSet(object.Address.Kind) {
+				out[object.Position.Source] = true
+			}
 		}
 	}
 	return out

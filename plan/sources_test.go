@@ -43,7 +43,7 @@ spec: {replicas: 1, paused: %s, selector: {matchLabels: {a: b}}, template: {meta
 
 // TestSourcesWithholdWhatIsTheirs: what is wrong with one repository stops removals of its own machines, and of no others.
 func TestSourcesWithholdWhatIsTheirs(t *testing.T) {
-	const keep = "keep"
+	const keep, alone = "keep", "# without a machine\n"
 	lives := []struct{ source, namespace, name string }{
 		{"", "infra", "of-main"}, {"team-a", "a", "of-a"}, {"team-b", "b", "of-b"}, {"team-b", "shared", "set-0"},
 	}
@@ -58,6 +58,11 @@ func TestSourcesWithholdWhatIsTheirs(t *testing.T) {
 		{"a file of a source cannot be read", tenantFleet, map[string]string{"team-a": "kind: ["}, "infra/of-main b/of-b shared/set-0"},
 		{"a file of the main repository cannot be read", tenantFleet, map[string]string{"": "kind: ["}, ""},
 		{"a source asks for nothing", tenantFleet, map[string]string{"team-a": keep}, "infra/of-main b/of-b shared/set-0"},
+		{
+			"a source asks for nothing but a Service with a mistake", tenantFleet,
+			map[string]string{"team-a": alone + "apiVersion: v1\nkind: Service\nmetadata: {name: x, namespace: a}\nspec: {ports: [{port: nothing}]}\n"},
+			"infra/of-main b/of-b shared/set-0",
+		},
 		{
 			"a source speaks of what is not its own", tenantFleet,
 			map[string]string{"team-a": fmt.Sprintf(tenantMachine, "of-b", "b", "Sometimes") + tenantVM("infra", "of-main")},
@@ -91,7 +96,7 @@ func TestSourcesWithholdWhatIsTheirs(t *testing.T) {
 				continue
 			}
 			files = append(files, schemas.ParseFrom(source, "vms.yaml", []byte(text)))
-			if source == "team-a" || source == "team-b" {
+			if (source == "team-a" || source == "team-b") && !strings.HasPrefix(text, alone) {
 				files = append(files, schemas.ParseFrom(source, "keep.yaml", []byte(tenantVM("shared", "keep-"+source))))
 			}
 		}
