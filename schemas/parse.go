@@ -23,6 +23,23 @@ func ParseSecret(name string, content []byte) *File {
 // Decrypted reports whether the file was encrypted (ParseSecret).
 func (f *File) Decrypted() bool { return f.secret }
 
+// Weight is about how many bytes its machines take in memory.
+func (f *File) Weight() int64 {
+	const each = 1 << 10 // a VM without its record
+	total := int64(len(f.VMs)) * each
+	for _, vm := range f.VMs {
+		total += int64(len(vm.Record))
+	}
+	for _, w := range f.drafts { // which become machines when their instancetype is known
+		if w.set != nil {
+			total += int64(w.set.replicas) * 2 * each
+		} else {
+			total += 2 * each
+		}
+	}
+	return total
+}
+
 // Unreadable is what Parse returns for a file of which nobody knows what it asks for.
 func Unreadable(at Position, message, fix string) *File {
 	file := &File{Source: at.Source, Path: at.File, mayHoldFleet: at.Source == ""}

@@ -57,11 +57,13 @@ type Limits struct {
 	Files int
 	// Depth is the number of nested directories below the sub-path.
 	Depth int
+	// Bytes bounds what the machines take in memory, those that sets make included (schemas.File.Weight).
+	Bytes int64
 }
 
-// DefaultLimits returns 1 MiB per file, 50,000 files and 16 levels.
+// DefaultLimits returns 1 MiB per file, 50,000 files, 16 levels and 1 GiB of machines.
 func DefaultLimits() Limits {
-	return Limits{FileBytes: 1 << 20, Files: 50_000, Depth: 16}
+	return Limits{FileBytes: 1 << 20, Files: 50_000, Depth: 16, Bytes: 1 << 30}
 }
 
 // WithDefaults fills the zero fields from DefaultLimits.
@@ -75,6 +77,9 @@ func (l Limits) WithDefaults() Limits {
 	}
 	if l.Depth <= 0 {
 		l.Depth = d.Depth
+	}
+	if l.Bytes <= 0 {
+		l.Bytes = d.Bytes
 	}
 	return l
 }

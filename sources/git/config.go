@@ -42,6 +42,8 @@ type Config struct {
 	FetchBytes int64
 	// Limits bound what one revision may hold; zero fields mean sources.DefaultLimits.
 	Limits sources.Limits
+	// Source is what a Fleet calls the repository; empty for the one that the Fleet is in. WithParse has to set the same.
+	Source string
 }
 
 // Auth names where credentials are found, never the credentials themselves. Files are read at each use; one trailing

@@ -122,7 +122,7 @@ func (s *Source) snapshotOf(ctx context.Context, st storer.EncodedObjectStorer, 
 	if err != nil {
 		return nil, nil, err
 	}
-	tree, err := walk.Build(ctx, treeReader{st}, s.cfg.Path, root.String(), prev, walk.Options{Limits: s.cfg.Limits, Parse: s.parse})
+	tree, err := walk.Build(ctx, treeReader{st}, s.cfg.Path, root.String(), prev, walk.Options{Limits: s.cfg.Limits, Source: s.cfg.Source, Parse: s.parse})
 	if err != nil {
 		return nil, nil, err
 	}

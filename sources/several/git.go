@@ -54,8 +54,11 @@ const (
 // opened are the files that are read when a repository is opened; the others are read each time that they are used.
 var opened = []string{UsernameFile, CAFile, URLFile, AgeKeysFile, PGPKeysFile}
 
-// fetchBytes is the most that one fetch of a source may transfer.
-const fetchBytes = 512 << 20
+// The most that one fetch of a source may transfer, and that its machines may take in memory: a small file can ask for many.
+const (
+	fetchBytes   = 512 << 20
+	machineBytes = 64 << 20
+)
 
 // State implements Opener: which credentials there are, and when those changed that are read by Open.
 func (g *Git) State(source *schemas.FleetSource) string {
@@ -114,8 +117,9 @@ func (g *Git) Open(source *schemas.FleetSource) (Repository, error) {
 	}
 	config := git.Config{
 		URL: source.Git.URL, Branch: source.Git.Branch, Path: source.Git.Path,
-		Dir: filepath.Join(g.Dir, source.Name), Limits: g.Limits, Timeout: g.Timeout, FetchBytes: fetchBytes,
+		Dir: filepath.Join(g.Dir, source.Name), Limits: g.Limits, Timeout: g.Timeout, FetchBytes: fetchBytes, Source: source.Name,
 	}
+	config.Limits.Bytes = machineBytes
 	if err := g.authorize(source, &config); err != nil {
 		return nil, err
 	}

@@ -155,6 +155,58 @@ func TestRealServers(t *testing.T) {
 	}
 }
 
+// TestWhatCannotBeReadIsItsOwn: a link, a submodule and a file that is too large are things of the source that has them, and make nobody
+// else careful.
+func TestWhatCannotBeReadIsItsOwn(t *testing.T) {
+	r := newRig(t)
+	r.git.Local = true
+	shop := gittest.NewRepo(t)
+	shop.Commit(map[string]string{"web.yaml": machine("shop", "web"), "link.yaml": gittest.Link("web.yaml"), "large.yaml": strings.Repeat("#", 1<<20+1)})
+	r.fleet.Commit(map[string]string{"gitvirt.json": fleetOf(t, at("shop", shop.URL()))})
+	desired := schemas.Assemble(r.poll().Files)
+	if len(desired.Opaque) != 2 || len(desired.Diagnostics) != 2 {
+		t.Fatalf("unknown is %v, %v", desired.Opaque, desired.Diagnostics)
+	}
+	for _, position := range desired.Opaque {
+		if position.Source != "shop" {
+			t.Errorf("%s is not the source's own", position)
+		}
+	}
+	for _, d := range desired.Diagnostics {
+		if d.Position.Source != "shop" {
+			t.Errorf("%v is not the source's own", d)
+		}
+	}
+}
+
+// TestTooManyMachines: who asks for more machines than fit into memory is told, and everybody else goes on.
+func TestTooManyMachines(t *testing.T) {
+	r := newRig(t)
+	r.git.Local = true
+	const pool = `apiVersion: pool.kubevirt.io/v1beta1
+kind: VirtualMachinePool
+metadata: {name: p%d, namespace: shop}
+spec:
+  replicas: 1000
+  selector: {matchLabels: {a: b}}
+  virtualMachineTemplate:
+    metadata: {labels: {a: b}}
+    spec: {runStrategy: Always, template: {metadata: {labels: {a: b}}, spec: {domain: {memory: {guest: 64Mi}}}}}
+`
+	shop := gittest.NewRepo(t)
+	head := shop.Commit(map[string]string{"web.yaml": machine("shop", "web")})
+	r.fleet.Commit(map[string]string{"gitvirt.json": fleetOf(t, at("shop", shop.URL()))})
+	r.poll()
+	files := map[string]string{}
+	for i := range 60 {
+		files[fmt.Sprintf("p%d.yaml", i)] = fmt.Sprintf(pool, i)
+	}
+	shop.Commit(files)
+	if got := part(t, r.poll(), "shop"); got.Revision != head || !strings.Contains(got.Problem, "take more than 64 MiB to describe") {
+		t.Errorf("the source is %+v", got)
+	}
+}
+
 func TestForcePushOfOne(t *testing.T) {
 	r := newRig(t)
 	r.git.Local = true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -24,6 +25,7 @@ func parseAll(ctx context.Context, reader Reader, jobs []job, opts Options) erro
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
+	var weight atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
 	queue := make(chan loaded, 4*workers)
 	group.Go(func() error {
@@ -32,7 +34,7 @@ func parseAll(ctx context.Context, reader Reader, jobs []job, opts Options) erro
 			content, err := reader.Read(ctx, j.path, j.entry, opts.Limits.FileBytes)
 			var tooLarge *TooLargeError
 			if errors.As(err, &tooLarge) {
-				j.leaf.file, j.leaf.digest = tooLargeFile(j.path, tooLarge.Size, opts.Limits.FileBytes), fmt.Sprintf("large:%d:%s", tooLarge.Size, j.entry.ID)
+				j.leaf.file, j.leaf.digest = tooLargeFile(schemas.Position{Source: opts.Source, File: j.path}, tooLarge.Size, opts.Limits.FileBytes), fmt.Sprintf("large:%d:%s", tooLarge.Size, j.entry.ID)
 				continue
 			}
 			if err != nil {
@@ -50,6 +52,9 @@ func parseAll(ctx context.Context, reader Reader, jobs []job, opts Options) erro
 		group.Go(func() error {
 			for l := range queue {
 				l.parse(opts)
+				if err := opts.checkWeight(weight.Add(l.job.leaf.file.Weight())); err != nil {
+					return err
+				}
 			}
 			return nil
 		})
@@ -66,51 +71,52 @@ func (l loaded) parse(opts Options) {
 			return
 		}
 	}
-	l.job.leaf.file = parse(opts.Parse, l.job.path, l.content)
+	l.job.leaf.file = opts.parse(l.job.path, l.content)
 }
 
 // parse keeps a defect in a parser, which one file reveals, from stopping the care for all the others.
-func parse(f func(string, []byte) *schemas.File, file string, content []byte) (parsed *schemas.File) {
+func (o *Options) parse(file string, content []byte) (parsed *schemas.File) {
 	defer func() {
 		if r := recover(); r != nil {
-			parsed = &schemas.File{Path: file, Opaque: true, Diagnostics: schemas.Diagnostics{{
-				Position: schemas.Position{File: file},
-				Severity: schemas.SeverityError,
-				Message:  fmt.Sprintf("reading this file revealed a defect of gitvirt: %v", r),
-				Fix:      "please report it with the file",
-			}}}
+			parsed = told(schemas.Position{Source: o.Source, File: file}, schemas.SeverityError, fmt.Sprintf("reading this file revealed a defect of gitvirt: %v", r),
+				"please report it with the file")
+			parsed.Opaque = true
 		}
 	}()
-	return f(file, content)
+	return o.Parse(file, content)
 }
 
-func symlinkFile(file string) *schemas.File {
-	d := schemas.Diagnostic{
-		Position: schemas.Position{File: file},
-		Severity: schemas.SeverityWarning,
-		Message:  "symbolic links are not followed, whatever is behind this one is not read",
-		Fix:      "replace it by what it points to, or name it in a " + IgnoreFile,
+// checkWeight enforces the limit of what machines take in memory.
+func (o *Options) checkWeight(weight int64) error {
+	if weight <= o.Limits.Bytes {
+		return nil
 	}
-	if manifest(file) {
-		d.Severity = schemas.SeverityError
+	return limitError(fmt.Sprintf("its machines, those of sets included, take more than %d MiB to describe", o.Limits.Bytes>>20), "ask for fewer machines, or write less into the templates of sets")
+}
+
+// told is a file of which nothing is known but one thing that is wrong with it.
+func told(at schemas.Position, severity schemas.Severity, message, fix string) *schemas.File {
+	return &schemas.File{Source: at.Source, Path: at.File, Diagnostics: schemas.Diagnostics{{Position: at, Severity: severity, Message: message, Fix: fix}}}
+}
+
+func symlinkFile(at schemas.Position) *schemas.File {
+	severity := schemas.SeverityWarning
+	if manifest(at.File) {
+		severity = schemas.SeverityError
 	}
-	return &schemas.File{Path: file, Opaque: manifest(file), Diagnostics: schemas.Diagnostics{d}}
+	file := told(at, severity, "symbolic links are not followed, whatever is behind this one is not read", "replace it by what it points to, or name it in a "+IgnoreFile)
+	file.Opaque = manifest(at.File)
+	return file
 }
 
-func submoduleFile(file string) *schemas.File {
-	return &schemas.File{Path: file, Diagnostics: schemas.Diagnostics{{
-		Position: schemas.Position{File: file},
-		Severity: schemas.SeverityWarning,
-		Message:  "submodules are not followed, the manifests in this one are not read",
-		Fix:      "copy the manifests into the repository, or name the submodule in a " + IgnoreFile,
-	}}}
+func submoduleFile(at schemas.Position) *schemas.File {
+	return told(at, schemas.SeverityWarning, "submodules are not followed, the manifests in this one are not read",
+		"copy the manifests into the repository, or name the submodule in a "+IgnoreFile)
 }
 
-func tooLargeFile(file string, size, limit int64) *schemas.File {
-	return &schemas.File{Path: file, Opaque: true, Diagnostics: schemas.Diagnostics{{
-		Position: schemas.Position{File: file},
-		Severity: schemas.SeverityError,
-		Message:  fmt.Sprintf("the file has %d bytes and the limit is %d, so it was not read", size, limit),
-		Fix:      "split it into smaller files, or name it in a " + IgnoreFile + " if it is no manifest",
-	}}}
+func tooLargeFile(at schemas.Position, size, limit int64) *schemas.File {
+	file := told(at, schemas.SeverityError, fmt.Sprintf("the file has %d bytes and the limit is %d, so it was not read", size, limit),
+		"split it into smaller files, or name it in a "+IgnoreFile+" if it is no manifest")
+	file.Opaque = true
+	return file
 }

@@ -63,6 +63,8 @@ const entriesPerFile = 20
 // Options say how a tree is read.
 type Options struct {
 	Limits sources.Limits
+	// Source is what a Fleet calls the repository, as in schemas.File; Parse sets the same.
+	Source string
 	Parse  func(path string, content []byte) *schemas.File
 	// Digest, when set, is told the content of every manifest that is read, for a source that has no hash of it.
 	Digest func(content []byte) string
@@ -122,10 +124,15 @@ func Build(ctx context.Context, reader Reader, root, id string, prev *Tree, opts
 		return nil, err
 	}
 	tree := &Tree{root: top, files: make([]*schemas.File, 0, top.files), digests: make([]string, 0, top.files)}
+	var weight int64
 	top.each(func(l *leaf) {
+		weight += l.file.Weight()
 		tree.files = append(tree.files, l.file)
 		tree.digests = append(tree.digests, l.digest)
 	})
+	if err := opts.checkWeight(weight); err != nil {
+		return nil, err
+	}
 	return tree, nil
 }
 
@@ -224,9 +231,9 @@ func (w *walker) leaf(ctx context.Context, file string, e Entry, old *leaf, patt
 		l := &leaf{name: e.Name, id: id, digest: id}
 		switch e.Kind {
 		case Symlink:
-			l.file = symlinkFile(file)
+			l.file = symlinkFile(schemas.Position{Source: w.opts.Source, File: file})
 		case Submodule:
-			l.file = submoduleFile(file)
+			l.file = submoduleFile(schemas.Position{Source: w.opts.Source, File: file})
 		default:
 			w.jobs = append(w.jobs, job{leaf: l, old: old, path: file, entry: e})
 		}
