@@ -58,10 +58,12 @@ func Assemble(files []*File, options ...Option) *Desired {
 	a.checkClaims()
 	a.checkLinks(files)
 	a.checkNames()
+	a.remains = a.remnants()
 	a.checkHoldings()
 	a.checkDerived()
 	a.resolveReferences()
 	a.checkShared()
+	a.checkLeftClaims()
 	a.checkServices()
 	a.checkSettings()
 	a.checkQuotas()
@@ -93,6 +95,8 @@ type assembly struct {
 	main    *space
 	sources map[string]*space
 	within  map[string][]*space
+	// remains are machines that have more than their manifests say.
+	remains []remnant
 	// living is what was found out of machines that live; told are mistakes that are told once.
 	living map[Address]*living
 	told   map[Diagnostic]bool

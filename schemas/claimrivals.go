@@ -5,6 +5,9 @@ import "fmt"
 // checkClaims decides between repositories that have a claim or a Service of one namespace and name: a claim is one image on a host, and
 // an object of a cluster is one.
 func (a *assembly) checkClaims() {
+	if len(a.sources) > 0 {
+		a.checkLeftObjects()
+	}
 	groups := map[Address][]*object{}
 	for _, s := range a.sources {
 		for _, o := range s.objects {
@@ -94,7 +97,9 @@ func (a *assembly) claimRivals(claim *object, users []claimUser) (own map[string
 	all := make([]rival, 0, len(users))
 	for _, u := range users {
 		used := u.entry.vm.Claims[u.reference.use]
-		all = append(all, rival{u.entry, u.reference.position, u.reference.path, a.hasClaim(u.entry, claimName{used.Namespace, used.Name})})
+		all = append(all, rival{
+			entry: u.entry, position: u.reference.position, path: u.reference.path, has: a.hasClaim(u.entry, claimName{used.Namespace, used.Name}),
+		})
 	}
 	own = map[string][]claimUser{}
 	left, several := contend(all)

@@ -91,6 +91,13 @@ func (a *assembly) checkHoldings() {
 	}
 	seen := make(map[uint64]struct{}, total)
 	suspects := map[uint64]struct{}{}
+	remains := map[holdingKey][]*entry{}
+	for _, r := range a.remains {
+		for k := range r.living.holdings {
+			remains[k] = append(remains[k], r.entry)
+			seen[holdingHash(k.kind, k.value)] = struct{}{}
+		}
+	}
 	a.eachHolding(func(_ *entry, h *holding) {
 		if _, taken := seen[h.hash]; taken {
 			suspects[h.hash] = struct{}{}
@@ -110,9 +117,9 @@ func (a *assembly) checkHoldings() {
 		}
 	})
 	if len(a.sources) > 0 {
-		for _, k := range a.sortedHoldings(groups) {
-			if len(groups[k]) > 1 {
-				a.holdingRivals(k, groups[k])
+		for _, k := range a.sortedHoldings(groups, remains) {
+			if len(groups[k])+len(remains[k]) > 1 {
+				a.holdingRivals(k, groups[k], remains[k])
 			}
 		}
 		return

@@ -13,7 +13,9 @@ type living struct {
 	unread   bool
 	holdings map[holdingKey]bool
 	claims   map[claimName]int64
-	size     size
+	// shared are those of the claims that others may have open, too.
+	shared map[claimName]bool
+	size   size
 }
 
 // held says from which source the machine or the object of an address was made, and whether it lives. A VirtualMachine and a
@@ -88,7 +90,7 @@ func readLiving(record []byte) *living {
 	}
 	vm := read.Object
 	spec := &vm.Spec.Template.Spec
-	out := &living{holdings: map[holdingKey]bool{}, claims: map[claimName]int64{}, size: sizeOfGuest(spec)}
+	out := &living{holdings: map[holdingKey]bool{}, claims: map[claimName]int64{}, shared: map[claimName]bool{}, size: sizeOfGuest(spec)}
 	address := Address{Kind: KindVirtualMachine, Namespace: vm.Namespace, Name: vm.Name}
 	own := derive(address, spec)
 	if own.uuid != "" {
@@ -111,6 +113,7 @@ func readLiving(record []byte) *living {
 	}
 	for _, claim := range read.Claims {
 		out.claims[claimName{claim.Namespace, claim.Name}] = claim.Capacity
+		out.shared[claimName{claim.Namespace, claim.Name}] = claim.Shared
 	}
 	return out
 }

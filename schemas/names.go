@@ -29,8 +29,9 @@ func (a *assembly) nameRivals(group []*entry) {
 		return
 	}
 	kept := slices.ContainsFunc(left, func(r rival) bool { return r.has })
+	one, another := foremost(left)
 	for _, r := range left {
-		other := r.rivalOf(left)
+		other := r.rivalOf(one, another)
 		message := fmt.Sprintf("%s is also at %s", r.entry.address, other.position)
 		if r.entry.address != other.entry.address {
 			message = fmt.Sprintf("%s at %s would be the same domain", other.entry.address, other.position)

@@ -14,15 +14,18 @@ type rival struct {
 	path     string
 	// has says that it has it already: then it keeps it.
 	has bool
+	// left says that it is a remnant, whose manifest has no place for what is to be told.
+	left bool
 }
 
 // rivals decides between repositories that want the same thing: who has it keeps it, and when nobody does nobody gets it. It
 // reports whether somebody has it. What rivals of one repository do to one another is not its business.
 func (a *assembly) rivals(all []rival, what, fix string) (kept bool) {
 	kept = slices.ContainsFunc(all, func(r rival) bool { return r.has })
+	one, another := foremost(all)
 	for _, r := range all {
-		other := r.rivalOf(all)
-		if other == nil {
+		other := r.rivalOf(one, another)
+		if other == nil || r.left {
 			continue
 		}
 		subject := a.mention(r.entry.position.Source, other)
@@ -41,15 +44,28 @@ func (a *assembly) rivals(all []rival, what, fix string) (kept bool) {
 	return kept
 }
 
-// rivalOf returns one of another repository, one that has it if there is one; nil when all are of the same.
-func (r *rival) rivalOf(all []rival) *rival {
-	var out *rival
+// foremost returns the first rival, one that has it if there is one, and the same among those of other repositories than its own.
+func foremost(all []rival) (one, another *rival) {
+	before := func(r, other *rival) bool { return other == nil || r.has && !other.has }
 	for i := range all {
-		if other := &all[i]; other.entry.position.Source != r.entry.position.Source && (out == nil || other.has && !out.has) {
-			out = other
+		if before(&all[i], one) {
+			one = &all[i]
 		}
 	}
-	return out
+	for i := range all {
+		if r := &all[i]; r.entry.position.Source != one.entry.position.Source && before(r, another) {
+			another = r
+		}
+	}
+	return one, another
+}
+
+// rivalOf picks out of foremost the one of another repository; nil when all are of the same.
+func (r *rival) rivalOf(one, another *rival) *rival {
+	if one.entry.position.Source != r.entry.position.Source {
+		return one
+	}
+	return another
 }
 
 // mention names a machine to those who may know of it: its own repository, and that of the Fleet.
@@ -70,16 +86,24 @@ func contend(all []rival) (left []rival, several bool) {
 }
 
 // holdingRivals decides about a MAC address, a firmware UUID or a disk image that machines of several repositories have in their manifests.
-func (a *assembly) holdingRivals(k holdingKey, holders []holder) {
-	all := make([]rival, 0, len(holders))
+// remains are machines that have it, and that have it for themselves.
+func (a *assembly) holdingRivals(k holdingKey, holders []holder, remains []*entry) {
+	all := make([]rival, 0, len(holders)+len(remains))
 	for _, h := range holders {
-		all = append(all, rival{h.entry, h.holding.position, h.holding.path, a.has(h.entry, k)})
+		all = append(all, rival{entry: h.entry, position: h.holding.position, path: h.holding.path, has: a.has(h.entry, k)})
+	}
+	for _, e := range remains {
+		all = append(all, rival{entry: e, position: e.position, has: true, left: true})
 	}
 	left, several := contend(all)
+	in := make(map[*entry]bool, len(left))
+	for _, r := range left {
+		in[r.entry] = true
+	}
 	own := map[string][]holder{}
-	exclusive := false
+	exclusive := len(remains) > 0
 	for _, h := range holders {
-		if slices.ContainsFunc(left, func(r rival) bool { return r.entry == h.entry }) {
+		if in[h.entry] {
 			own[h.entry.position.Source] = append(own[h.entry.position.Source], h)
 			exclusive = exclusive || !h.holding.shared
 		}
@@ -96,12 +120,12 @@ func (a *assembly) holdingRivals(k holdingKey, holders []holder) {
 
 // sortedHoldings are the keys of groups in an order that does not change, those that somebody has already first: who loses one
 // thing asks for nothing else.
-func (a *assembly) sortedHoldings(groups map[holdingKey][]holder) []holdingKey {
+func (a *assembly) sortedHoldings(groups map[holdingKey][]holder, remains map[holdingKey][]*entry) []holdingKey {
 	free := map[holdingKey]int{}
 	keys := make([]holdingKey, 0, len(groups))
 	for k, holders := range groups {
 		keys = append(keys, k)
-		if !slices.ContainsFunc(holders, func(h holder) bool { return a.has(h.entry, k) }) {
+		if len(remains[k]) == 0 && !slices.ContainsFunc(holders, func(h holder) bool { return a.has(h.entry, k) }) {
 			free[k] = 1
 		}
 	}

@@ -1,0 +1,110 @@
+package schemas_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gitvirt/gitvirt/schemas"
+)
+
+// TestWhatLivesIsNotGivenAway: what a machine has stays its own while its manifest is unread, has mistakes, asks for something else or is
+// gone, and another repository that asked for it all the time does not get it.
+func TestWhatLivesIsNotGivenAway(t *testing.T) {
+	const victim = `apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: db, namespace: shared}
+spec:
+  runStrategy: Always
+  template:
+    spec:
+      domain:
+        memory: {guest: 64Mi}
+        devices: {interfaces: [{name: lan, bridge: {}, macAddress: "52:54:00:00:00:01"}]}
+        firmware: {uuid: 11111111-2222-4333-8444-555555555555}
+      networks: [{name: lan, multus: {networkName: infra/lan}}]
+      volumes:
+      - {name: image, hostDisk: {path: /srv/pool/db.img, type: Disk}}
+      - {name: data, persistentVolumeClaim: {claimName: data}}
+`
+	const claim = `apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: shared}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+`
+	rival := func(domain, rest string) string {
+		return "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: x, namespace: shared}\n" +
+			"spec: {runStrategy: Always, template: {spec: {domain: {memory: {guest: 64Mi}, " + domain + "}, " + rest + "}}}\n"
+	}
+	wants := map[string]string{
+		"its MAC address":  rival(`devices: {interfaces: [{name: n, bridge: {}, macAddress: "52:54:00:00:00:01"}]}`, "networks: [{name: n, multus: {networkName: lan}}]"),
+		"its UUID":         rival("firmware: {uuid: 11111111-2222-4333-8444-555555555555}", "terminationGracePeriodSeconds: 1"),
+		"its disk image":   rival("devices: {}", "volumes: [{name: d, hostDisk: {path: /srv/pool/db.img, type: Disk}}]"),
+		"its claim":        strings.Replace(claim, "ReadWriteOnce", "ReadWriteMany", 1) + rival("devices: {}", "volumes: [{name: d, persistentVolumeClaim: {claimName: data}}]"),
+		"its derived MAC":  rival(`devices: {interfaces: [{name: n, bridge: {}, macAddress: "`+schemas.MACAddress(schemas.Address{Kind: schemas.KindVirtualMachine, Namespace: "shared", Name: "web"}, "default")+`"}]}`, "networks: [{name: n, multus: {networkName: lan}}]"),
+		"what nobody uses": rival("firmware: {uuid: 11111111-2222-4333-8444-000000000000}", "volumes: [{name: d, hostDisk: {path: /srv/pool/x.img, type: Disk}}]"),
+	}
+	const other = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: web, namespace: shared}\nspec: {runStrategy: Always, template: {spec: {domain: {memory: {guest: 64Mi}}}}}\n"
+	fleet := schemas.Parse("gitvirt.yaml", []byte(tenants))
+	theirs := func(text string) *schemas.File { return schemas.ParseFrom("team-b", "db.yaml", []byte(text)) }
+	before := schemas.Assemble([]*schemas.File{fleet, theirs(claim + victim + "---\n" + other)})
+	if len(before.VMs) != 2 {
+		t.Fatal(before.Diagnostics)
+	}
+	lives := living{}
+	for _, vm := range before.VMs {
+		lives[vm.Address] = schemas.Held{Source: "team-b", Fleet: "shop", Record: vm.Record}
+	}
+	for state, file := range map[string]*schemas.File{
+		"as it was": theirs(claim + victim + "---\n" + other), "unread": schemas.Unread("team-b", "it is down"), "not YAML": theirs("kind: ["), "gone": theirs("# nothing\n"),
+		"a mistake": theirs(claim + strings.Replace(victim, "Always", "Sometimes", 1) + "---\n" + strings.Replace(other, "Always", "Sometimes", 1)),
+		"otherwise": theirs(strings.NewReplacer("00:01", "00:02", "555555555555", "666666666666", "db.img", "new.img", "{name: data, persistentVolumeClaim: {claimName: data}}", "{name: data, emptyDisk: {capacity: 1Gi}}").
+			Replace(victim) + "---\n" + strings.Replace(other, "64Mi}", "64Mi}, devices: {interfaces: [{name: default, masquerade: {}, macAddress: \"52:54:00:00:00:09\"}]}", 1)),
+	} {
+		for what, manifest := range wants {
+			desired := schemas.Assemble([]*schemas.File{fleet, file, schemas.ParseFrom("team-a", "x.yaml", []byte(manifest))}, schemas.Holding(lives))
+			made := slices.ContainsFunc(desired.VMs, func(vm *schemas.VM) bool { return vm.Address.Name == "x" })
+			if made != (what == "what nobody uses") {
+				t.Errorf("%s while the manifest is %s: another repository gets it: %v\n%s", what, state, made, told(desired.Diagnostics))
+			}
+		}
+	}
+}
+
+// TestMachineMovesWithWhatItHas: its remnant does not stand in the way of the same machine in another repository.
+func TestMachineMovesWithWhatItHas(t *testing.T) {
+	const machine = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: db, namespace: shared}\n" +
+		"spec: {runStrategy: Always, template: {spec: {domain: {memory: {guest: 64Mi}}, volumes: [{name: d, hostDisk: {path: /srv/pool/db.img, type: Disk}}]}}}\n"
+	fleet := schemas.Parse("gitvirt.yaml", []byte(tenants))
+	before := schemas.Assemble([]*schemas.File{fleet, schemas.ParseFrom("team-b", "db.yaml", []byte(machine))})
+	lives := living{before.VMs[0].Address: {Source: "team-b", Fleet: "shop", Record: before.VMs[0].Record}}
+	keep := schemas.ParseFrom("team-b", "keep.yaml", []byte("# nothing\n"))
+	desired := schemas.Assemble([]*schemas.File{fleet, keep, schemas.ParseFrom("team-a", "db.yaml", []byte(machine))}, schemas.Holding(lives))
+	if len(desired.VMs) != 1 || desired.Diagnostics.Errors() > 0 {
+		t.Error(desired.Diagnostics)
+	}
+}
+
+// TestObjectsOfWhatIsUnread: a Service that lives stays with its repository while nobody can tell whether that still asks for it.
+func TestObjectsOfWhatIsUnread(t *testing.T) {
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shared}\nspec: {selector: {app: x}, ports: [{port: 80}]}\n"
+	fleet := schemas.Parse("gitvirt.yaml", []byte(strings.Replace(tenants, "spec:\n", "spec:\n  platform: kubernetes\n", 1)))
+	address := schemas.Address{Kind: schemas.KindService, Namespace: "shared", Name: "web"}
+	lives := living{address: {Source: "team-b", Fleet: "shop", Record: []byte("{}")}}
+	for state, test := range map[string]struct {
+		file *schemas.File
+		kept bool
+	}{
+		"unread":    {schemas.Unread("team-b", "it is down"), true},
+		"not YAML":  {schemas.ParseFrom("team-b", "web.yaml", []byte("kind: [")), true},
+		"a mistake": {schemas.ParseFrom("team-b", "web.yaml", []byte(strings.Replace(service, "port: 80", "port: none", 1))), true},
+		"gone":      {schemas.ParseFrom("team-b", "web.yaml", []byte("# nothing\n")), false},
+	} {
+		desired := schemas.Assemble([]*schemas.File{fleet, test.file, schemas.ParseFrom("team-a", "web.yaml", []byte(service))}, schemas.Holding(lives))
+		taken := slices.ContainsFunc(desired.Objects, func(o *schemas.Object) bool { return o.Address == address && o.Position.Source == "team-a" })
+		if taken == test.kept {
+			t.Errorf("%s: another repository gets it: %v\n%s", state, taken, told(desired.Diagnostics))
+		}
+	}
+}
