@@ -2,6 +2,7 @@ package schemas
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -12,7 +13,24 @@ import (
 type size struct{ vms, cpus, memory, storage int64 }
 
 func (s size) plus(t size) size {
-	return size{s.vms + t.vms, s.cpus + t.cpus, s.memory + t.memory, s.storage + t.storage}
+	return size{sum(s.vms, t.vms), sum(s.cpus, t.cpus), sum(s.memory, t.memory), sum(s.storage, t.storage)}
+}
+
+// sum adds amounts, none of which is negative. What is more than can be counted stays at the most, so that nobody gets everything for
+// asking for far too much.
+func sum(x, y int64) int64 {
+	if x > math.MaxInt64-y {
+		return math.MaxInt64
+	}
+	return x + y
+}
+
+// product is sum for a multiplication.
+func product(x, y int64) int64 {
+	if y > 0 && x > math.MaxInt64/y {
+		return math.MaxInt64
+	}
+	return x * y
 }
 
 func (s size) minus(t size) size {
@@ -37,7 +55,7 @@ func sizeOfGuest(spec *kubevirtv1.VirtualMachineInstanceSpec) size {
 	out := size{vms: 1, cpus: 1}
 	if cpu := spec.Domain.CPU; cpu != nil {
 		sockets := max(cpu.Sockets, cpu.MaxSockets, 1)
-		out.cpus = int64(sockets) * int64(max(cpu.Cores, 1)) * int64(max(cpu.Threads, 1))
+		out.cpus = product(product(int64(sockets), int64(max(cpu.Cores, 1))), int64(max(cpu.Threads, 1)))
 	}
 	if memory := spec.Domain.Memory; memory != nil {
 		for _, amount := range []*resource.Quantity{memory.Guest, memory.MaxGuest} {
@@ -49,9 +67,9 @@ func sizeOfGuest(spec *kubevirtv1.VirtualMachineInstanceSpec) size {
 	for i := range spec.Volumes {
 		switch volume := &spec.Volumes[i]; {
 		case volume.EmptyDisk != nil:
-			out.storage += volume.EmptyDisk.Capacity.Value()
+			out.storage = sum(out.storage, volume.EmptyDisk.Capacity.Value())
 		case volume.HostDisk != nil && volume.HostDisk.Type == kubevirtv1.HostDiskExistsOrCreate:
-			out.storage += volume.HostDisk.Capacity.Value()
+			out.storage = sum(out.storage, volume.HostDisk.Capacity.Value())
 		}
 	}
 	return out
@@ -126,7 +144,7 @@ func (q *quota) check() {
 	for i := range asks {
 		total = total.plus(asks[i].wants)
 	}
-	if q.beyond(total, size{}) == nil {
+	if q.beyond(size{}, total) == nil {
 		return
 	}
 	for i := range asks {
@@ -197,7 +215,7 @@ func (q *quota) claims(e *entry) size {
 		if capacity == 0 && claim.CopyOf != nil {
 			capacity = claim.CopyOf.Capacity
 		}
-		out.storage += capacity
+		out.storage = sum(out.storage, capacity)
 	}
 	return out
 }
@@ -206,7 +224,7 @@ func (q *quota) claims(e *entry) size {
 func (q *quota) livingSize(l *living) size {
 	out := l.size
 	for _, capacity := range l.claims {
-		out.storage += capacity
+		out.storage = sum(out.storage, capacity)
 	}
 	return out
 }
@@ -214,7 +232,7 @@ func (q *quota) livingSize(l *living) size {
 // grant takes what is asked for out of the quota, or refuses it. Only what grows is asked of the quota.
 func (q *quota) grant(one *ask) {
 	grows := one.wants.minus(one.has.least(one.wants))
-	b := q.beyond(q.used.plus(grows), q.used)
+	b := q.beyond(q.used, grows)
 	if b == nil {
 		q.used = q.used.plus(grows)
 		return
@@ -233,11 +251,12 @@ func (q *quota) grant(one *ask) {
 	q.fail(e.position, e.address, "metadata.name", message, fmt.Sprintf("ask for less, or have its quota.%s raised in the Fleet", b.what))
 }
 
-// beyond returns the first bound that an amount goes beyond and that it comes closer to than before; nil when it stays within all.
-func (q *quota) beyond(amount, before size) *bound {
+// beyond returns the first bound that what is used would grow beyond; nil when it stays within all that it grows towards.
+func (q *quota) beyond(used, grows size) *bound {
+	after := used.plus(grows)
 	for i := range q.bounds {
 		b := &q.bounds[i]
-		if b.of(amount) > b.limit && b.of(amount) > b.of(before) {
+		if b.of(grows) > 0 && b.of(after) > b.limit {
 			return b
 		}
 	}
