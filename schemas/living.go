@@ -12,10 +12,8 @@ type living struct {
 	// unread says that the record cannot be understood: the machine may have anything.
 	unread   bool
 	holdings map[holdingKey]bool
-	claims   map[claimName]int64
-	// shared are those of the claims that others may have open, too.
-	shared map[claimName]bool
-	size   size
+	claims   map[claimName]Claim
+	size     size
 }
 
 // held says from which source the machine or the object of an address was made, and whether it lives. A VirtualMachine and a
@@ -48,6 +46,11 @@ func (a *assembly) livingOf(e *entry) *living {
 	if !lives {
 		return nil
 	}
+	return a.livingAt(address, record)
+}
+
+// livingAt reads the record of the machine of an address, once.
+func (a *assembly) livingAt(address Address, record []byte) *living {
 	if a.living[address] == nil {
 		if a.living == nil {
 			a.living = map[Address]*living{}
@@ -90,7 +93,7 @@ func readLiving(record []byte) *living {
 	}
 	vm := read.Object
 	spec := &vm.Spec.Template.Spec
-	out := &living{holdings: map[holdingKey]bool{}, claims: map[claimName]int64{}, shared: map[claimName]bool{}, size: sizeOfGuest(spec)}
+	out := &living{holdings: map[holdingKey]bool{}, claims: map[claimName]Claim{}, size: sizeOfGuest(spec)}
 	address := Address{Kind: KindVirtualMachine, Namespace: vm.Namespace, Name: vm.Name}
 	own := derive(address, spec)
 	if own.uuid != "" {
@@ -112,8 +115,7 @@ func readLiving(record []byte) *living {
 		}
 	}
 	for _, claim := range read.Claims {
-		out.claims[claimName{claim.Namespace, claim.Name}] = claim.Capacity
-		out.shared[claimName{claim.Namespace, claim.Name}] = claim.Shared
+		out.claims[claimName{claim.Namespace, claim.Name}] = claim
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package schemas
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -103,13 +104,28 @@ func (b *bound) said(amount int64) string {
 
 // checkQuotas refuses machines and claims of sources that go beyond the quota. What lives keeps what it has.
 func (a *assembly) checkQuotas() {
-	var broken []entry
-	for _, s := range a.spaces() {
+	quotas := map[string]*quota{}
+	for _, s := range a.sources {
 		if s.rights != nil && s.rights.Quota != nil && !s.rights.Doubt {
-			q := quota{assembly: a, space: s, bounds: s.rights.Quota.bounds(), counted: map[claimName]bool{}}
-			q.check()
-			broken = append(broken, q.broken...)
+			quotas[s.source] = &quota{
+				assembly: a, space: s, bounds: s.rights.Quota.bounds(), claims: map[claimName]*claimed{}, living: map[claimName]Claim{},
+			}
 		}
+	}
+	if len(quotas) == 0 {
+		return
+	}
+	if a.holding != nil {
+		a.holding.Machines(func(address Address, held Held) {
+			if q := quotas[held.Source]; q != nil && q.ours(held) {
+				q.machines = append(q.machines, machineRecord{address, held.Record})
+			}
+		})
+	}
+	var broken []entry
+	for _, source := range slices.Sorted(maps.Keys(quotas)) {
+		quotas[source].check()
+		broken = append(broken, quotas[source].broken...)
 	}
 	if len(broken) > 0 {
 		a.entries = append(a.entries, broken...)
@@ -122,133 +138,163 @@ type quota struct {
 	*assembly
 	space  *space
 	bounds []bound
-	used   size
-	// counted are the claims that somebody was charged with.
-	counted map[claimName]bool
+	// machines are all that live and were made from the source, be they asked for or not.
+	machines []machineRecord
+	used     size
+	// claims are those that are asked for, living those that machines use which live.
+	claims map[claimName]*claimed
+	living map[claimName]Claim
 	// broken are claims that were refused.
 	broken []entry
+}
+
+type machineRecord struct {
+	address Address
+	record  []byte
+}
+
+// ours reports whether something that lives was made from the source, for this Fleet.
+func (q *quota) ours(held Held) bool {
+	return held.Source == q.space.source && (held.Fleet == "" || held.Fleet == q.desired.Fleet.Name)
 }
 
 // ask is what somebody wants of a quota.
 type ask struct {
 	entry *entry
-	wants size
-	// has is what it has already; nothing for what does not live.
-	has   size
-	lives bool
+	// wants and has are what it wants and what of that it has already, without its claims: the first who gets a claim is charged with it.
+	wants, has size
+	claims     []*claimed
+	lives      bool
 }
 
+// check counts what is asked for, and what lives though nobody asks for it any more: a member of a paused set, what is in a file that
+// cannot be read, what is still to be destroyed. Records are read only where that is needed.
 func (q *quota) check() {
 	asks := q.asks()
-	var total size
+	total := q.used
 	for i := range asks {
 		total = total.plus(asks[i].wants)
+	}
+	for _, c := range q.claims {
+		total.storage = sum(total.storage, c.wants)
 	}
 	if q.beyond(size{}, total) == nil {
 		return
 	}
-	for i := range asks {
-		if one := &asks[i]; one.lives {
-			if living := q.livingOf(one.entry); living != nil && !living.unread {
-				one.has = q.livingSize(living)
-			} else {
-				one.has = one.wants // an object of a cluster, or nobody can tell
-			}
-			q.used = q.used.plus(one.has.least(one.wants))
-		}
-	}
+	q.measure(asks)
+	var refused []*ask
 	for _, lives := range []bool{true, false} {
 		for i := range asks {
-			if asks[i].lives == lives {
-				q.grant(&asks[i])
+			if one := &asks[i]; one.lives == lives && !q.grant(one) {
+				refused = append(refused, one)
 			}
 		}
 	}
+	q.refuseClaims(refused)
 }
 
-// asks lists what the source wants, in order of address: its machines, each with the claims that it is the first to use, and the
-// claims that no machine uses. What has mistakes and lives wants what it has.
+// asks lists what the source wants, in order of address: its machines, and the claims that no machine uses.
 func (q *quota) asks() []ask {
 	var out []ask
+	asked := map[Address]bool{}
 	for i := range q.entries {
 		e := &q.entries[i]
-		if e.position.Source != q.space.source {
+		if e.position.Source != q.space.source || e.broken || e.vm == nil {
 			continue
 		}
-		switch {
-		case !e.broken && e.vm != nil:
-			_, _, lives := q.made(e)
-			out = append(out, ask{entry: e, wants: e.vm.size.plus(q.claims(e)), lives: lives})
-		case e.address.IsMachine():
-			if living := q.livingOf(e); living != nil && !living.unread {
-				out = append(out, ask{entry: e, wants: q.livingSize(living), lives: true})
-			}
+		address, _, lives := q.made(e)
+		if lives {
+			asked[objectOf(address)] = true
+		}
+		out = append(out, ask{entry: e, wants: e.vm.size, claims: q.claimsOf(e), lives: lives})
+	}
+	out = append(out, q.unusedClaims()...)
+	for _, m := range q.machines {
+		if !asked[objectOf(m.address)] {
+			q.keep(q.livingAt(m.address, m.record))
 		}
 	}
-	for address, o := range q.space.objects {
-		source, ok := o.value.(*claimSource)
-		k := claimName{address.Namespace, address.Name}
-		if _, broken := q.space.brokenObjects[address]; !ok || broken || q.counted[k] || q.boundTo(address) != nil {
-			continue
-		}
-		q.counted[k] = true
-		held, lives := q.held(address)
-		out = append(out, ask{
-			entry: &entry{address: address, position: o.position}, wants: size{storage: source.claim.Capacity}, lives: lives && held.Source == q.space.source,
-		})
-	}
+	q.keepClaims()
 	slices.SortStableFunc(out, func(x, y ask) int { return x.entry.address.Compare(y.entry.address) })
 	return out
 }
 
-// claims is the storage of the source's own claims that a machine is the first to use. PersistentVolumes are there already.
-func (q *quota) claims(e *entry) size {
-	var out size
-	for _, use := range e.vm.uses {
-		claim := e.vm.Claims[use.reference.use]
-		k := claimName{claim.Namespace, claim.Name}
-		if use.claim.position.Source != q.space.source || claim.Path != "" || q.counted[k] {
-			continue
-		}
-		q.counted[k] = true
-		capacity := claim.Capacity
-		if capacity == 0 && claim.CopyOf != nil {
-			capacity = claim.CopyOf.Capacity
-		}
-		out.storage = sum(out.storage, capacity)
+// keep counts a machine that lives though nobody asks for it.
+func (q *quota) keep(l *living) {
+	if l.unread {
+		q.used.vms = sum(q.used.vms, 1)
+		return
 	}
-	return out
+	q.used = q.used.plus(l.size)
+	q.see(l)
 }
 
-// livingSize is what a machine has, with its claims.
-func (q *quota) livingSize(l *living) size {
-	out := l.size
-	for _, capacity := range l.claims {
-		out.storage = sum(out.storage, capacity)
+// measure finds out what of all that is asked for is there already.
+func (q *quota) measure(asks []ask) {
+	for i := range asks {
+		one := &asks[i]
+		if !one.lives {
+			continue
+		}
+		if living := q.livingOf(one.entry); living != nil && !living.unread {
+			one.has = living.size.least(one.wants)
+			q.see(living)
+			continue
+		}
+		one.has = one.wants // nobody can tell
+		for _, c := range one.claims {
+			c.has = c.wants
+		}
 	}
-	return out
+	for name, c := range q.claims {
+		q.measureClaim(name, c)
+	}
+	for _, c := range q.claims {
+		// What a copy was made of is there, too, though nothing uses it.
+		for from, copies := c.from, maxCopies; from != nil && copies > 0; from, copies = from.from, copies-1 {
+			from.has = max(from.has, min(from.wants, c.has))
+		}
+	}
+	for _, c := range q.claims {
+		q.used.storage = sum(q.used.storage, c.has)
+	}
+	for i := range asks {
+		one := &asks[i]
+		q.used = q.used.plus(one.has)
+		if one.entry.vm == nil {
+			one.lives = one.claims[0].has > 0
+		}
+	}
 }
 
 // grant takes what is asked for out of the quota, or refuses it. Only what grows is asked of the quota.
-func (q *quota) grant(one *ask) {
-	grows := one.wants.minus(one.has.least(one.wants))
+func (q *quota) grant(one *ask) bool {
+	wants, has := one.wants, one.has
+	for _, c := range one.claims {
+		if !c.granted {
+			wants.storage, has.storage = sum(wants.storage, c.wants), sum(has.storage, c.has)
+		}
+	}
+	grows := wants.minus(has)
 	b := q.beyond(q.used, grows)
 	if b == nil {
 		q.used = q.used.plus(grows)
-		return
+		for _, c := range one.claims {
+			c.granted = true
+		}
+		return true
 	}
-	used := b.of(q.used)
-	message := fmt.Sprintf("the quota of the source %s for %s is used up: %s is asked for, and %s of %s is in use", q.space.source, b.what, b.said(b.of(one.wants)), b.said(used), b.said(b.limit))
+	message := fmt.Sprintf("the quota of the source %s for %s is used up: %s is asked for, and %s of %s is in use", q.space.source, b.what, b.said(b.of(wants)), b.said(b.of(q.used)), b.said(b.limit))
 	if one.lives {
-		message += fmt.Sprintf(", %s of it by this one, which stays as it is", b.said(b.of(one.has)))
+		message += fmt.Sprintf(", %s of it by this one, which stays as it is", b.said(b.of(has)))
 	}
 	e := one.entry
-	if e.vm == nil && !e.address.IsMachine() {
-		q.space.brokenObjects[e.address] = e.position
-		q.broken = append(q.broken, entry{address: e.address, position: e.position, broken: true, refused: true})
+	if e.vm == nil {
+		q.breakClaim(one.claims[0].object)
 	}
 	e.broken = true
 	q.fail(e.position, e.address, "metadata.name", message, fmt.Sprintf("ask for less, or have its quota.%s raised in the Fleet", b.what))
+	return false
 }
 
 // beyond returns the first bound that what is used would grow beyond; nil when it stays within all that it grows towards.

@@ -53,6 +53,41 @@ func TestQuotas(t *testing.T) {
 		{"more than can be counted", "{memory: 8Gi}", nil, []string{quotaMemory("a", "7Ei"), quotaMemory("b", "7Ei")}, ""},
 		{"more lives than can be counted", "{memory: 8Gi}", []string{quotaMemory("a", "7Ei"), quotaMemory("b", "7Ei")}, []string{quotaMemory("a", "7Ei"), quotaMemory("b", "7Ei"), quotaMemory("c", "1Gi")}, "a b"},
 		{"disks of more than can be counted", "{storage: 8Gi}", nil, []string{quotaVM("a", "memory: {guest: 1Gi}", ", volumes: [{name: d, emptyDisk: {capacity: 7Ei}}, {name: e, emptyDisk: {capacity: 7Ei}}]")}, ""},
+
+		{"a removed one lives", "{vms: 2}", []string{quotaMemory("a", "1Gi"), quotaMemory("b", "1Gi")}, []string{quotaMemory("b", "1Gi"), quotaMemory("c", "1Gi")}, "b"},
+		{"removed ones leave room", "{memory: 3Gi}", []string{quotaMemory("a", "1Gi")}, []string{quotaMemory("b", "2Gi"), quotaMemory("c", "1Gi")}, "b"},
+		{"all of a paused set live", "{vms: 2}", []string{quotaSet("")}, []string{quotaSet("paused: true, "), quotaMemory("c", "1Gi")}, ""},
+		{"what cannot be read lives", "{memory: 2Gi}", []string{quotaMemory("a", "2Gi")}, []string{"kind: [\n---\n", quotaMemory("c", "1Gi")}, ""},
+		{"one with mistakes lives", "{memory: 2Gi}", []string{quotaMemory("a", "2Gi")}, []string{quotaMemory("a", "nonsense"), quotaMemory("c", "1Gi")}, ""},
+		{"a renamed one is one", "{vms: 2}", []string{quotaMemory("a", "1Gi")}, []string{
+			strings.Replace(quotaMemory("b", "1Gi"), "namespace: a", "namespace: a, annotations: {gitvirt.io/previous-name: a}", 1), quotaMemory("c", "1Gi")}, "b c"},
+		{"another kind is the same machine", "{vms: 2}", []string{quotaMemory("a", "1Gi")}, []string{
+			"apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: a, namespace: a}\nspec: {domain: {memory: {guest: 1Gi}}}\n---\n", quotaMemory("c", "1Gi")}, "a c"},
+		{"the claim of a removed one", "{storage: 10Gi}", []string{quotaClaim("data", "8Gi"), quotaUser("a", "data")}, []string{quotaClaim("more", "8Gi"), quotaUser("b", "more")}, ""},
+		{"the claim of a removed one is used again", "{storage: 10Gi}", []string{quotaClaim("data", "8Gi"), quotaUser("a", "data")},
+			[]string{quotaClaim("data", "8Gi"), quotaUser("b", "data"), quotaClaim("more", "2Gi")}, "b | data more"},
+		{"a shared claim is no room for others", "{storage: 10Gi}", []string{quotaClaim("data", "8Gi"), quotaUser("a", "data"), quotaUser("b", "data")},
+			[]string{quotaClaim("data", "8Gi"), quotaUser("a", "data"), quotaVM("b", "memory: {guest: 1Gi}", ", volumes: [{name: d, persistentVolumeClaim: {claimName: data}}, {name: e, emptyDisk: {capacity: 8Gi}}]")}, "a | data"},
+
+		{"clones of clones", "{storage: 10Gi}", nil, []string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaClone("two", "one"), quotaUser("a", "data"), quotaUser("b", "two")}, "a | data"},
+		{"clones that nobody uses", "{storage: 10Gi}", nil, []string{quotaClaim("data", "8Gi"), quotaClone("one", "data")}, " | data"},
+		{"clones of clones live", "{storage: 10Gi}", []string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaClone("two", "one"), quotaUser("a", "data"), quotaUser("b", "two")},
+			[]string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaUser("a", "data"), quotaClaim("more", "3Gi")}, "a | data"},
+		{"a clone lives and stays", "{storage: 1Gi}", []string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaUser("a", "data"), quotaUser("b", "one")},
+			[]string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaUser("a", "data"), quotaUser("b", "one")}, "a b | data"},
+		{"what a clone was made of stays", "{storage: 1Gi}", []string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaClone("two", "one"), quotaUser("b", "two")},
+			[]string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaClone("two", "one"), quotaUser("b", "two")}, "b | data"},
+
+		{"a claim that lives grows", "{storage: 10Gi}", []string{quotaClaim("data", "4Gi")}, []string{quotaClaim("data", "11Gi")}, ""},
+		{"a claim that lives grows within", "{storage: 10Gi}", []string{quotaClaim("data", "4Gi")}, []string{quotaClaim("data", "10Gi")}, " | data"},
+		{"a claim that lives stays", "{storage: 1Gi}", []string{quotaClaim("data", "4Gi")}, []string{quotaClaim("data", "4Gi")}, " | data"},
+		{"a claim that lives takes room", "{storage: 10Gi}", []string{quotaClaim("data", "4Gi")}, []string{quotaClaim("data", "4Gi"), quotaClaim("a", "7Gi"), quotaClaim("b", "6Gi")}, " | b data"},
+		{"a claim that lives gets a user and grows", "{storage: 10Gi}", []string{quotaClaim("data", "4Gi")}, []string{quotaClaim("data", "11Gi"), quotaUser("a", "data")}, ""},
+
+		{"the claim of a refused one", "{vms: 1}", nil, []string{quotaMemory("a", "1Gi"), quotaClaim("data", "4Gi"), quotaUser("b", "data")}, "a"},
+		{"another one uses the claim of a refused one", "{memory: 1Gi, storage: 4Gi}", nil, []string{quotaClaim("data", "4Gi"), strings.Replace(quotaUser("a", "data"), "1Gi", "2Gi", 1), quotaUser("b", "data")}, "b | data"},
+		{"the claim of a refused one lives", "{vms: 1}", []string{quotaMemory("a", "1Gi"), quotaClaim("data", "4Gi")}, []string{quotaMemory("a", "1Gi"), quotaClaim("data", "4Gi"), quotaUser("b", "data")}, "a | data"},
+		{"a machine is refused as its claim grows", "{storage: 10Gi}", []string{quotaClaim("data", "4Gi"), quotaUser("a", "data")}, []string{quotaClaim("data", "11Gi"), quotaUser("a", "data")}, ""},
 	} {
 		holding := schemas.Holding(living{})
 		if len(test.lived) > 0 {

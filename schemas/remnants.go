@@ -50,9 +50,9 @@ func (a *assembly) remnants() []remnant {
 func (a *assembly) checkLeftClaims() {
 	users := map[claimName][]*entry{}
 	for _, r := range a.remains {
-		for claim := range r.living.claims {
-			if !r.living.shared[claim] {
-				users[claim] = append(users[claim], r.entry)
+		for name, claim := range r.living.claims {
+			if !claim.Shared {
+				users[name] = append(users[name], r.entry)
 			}
 		}
 	}
