@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 )
@@ -51,18 +52,27 @@ func (c *checker) sizeOf(vm *kubevirtv1.VirtualMachine) size {
 	return sizeOfGuest(&vm.Spec.Template.Spec)
 }
 
-// sizeOfGuest is the size of a machine with its defaults, without its claims: what the guest may come to have.
+// sizeOfGuest is the size of a machine with its defaults, without its claims: what the guest may come to have, and what is set aside
+// for it on a node. The Fleet's platform is not known where files are read, so that both count everywhere.
 func sizeOfGuest(spec *kubevirtv1.VirtualMachineInstanceSpec) size {
 	out := size{vms: 1, cpus: 1}
 	if cpu := spec.Domain.CPU; cpu != nil {
 		sockets := max(cpu.Sockets, cpu.MaxSockets, 1)
 		out.cpus = product(product(int64(sockets), int64(max(cpu.Cores, 1))), int64(max(cpu.Threads, 1)))
 	}
+	for _, resources := range []corev1.ResourceList{spec.Domain.Resources.Requests, spec.Domain.Resources.Limits} {
+		out.cpus = max(out.cpus, resources.Cpu().Value()) // rounded up
+		out.memory = max(out.memory, resources.Memory().Value())
+		out.storage = max(out.storage, resources.StorageEphemeral().Value())
+	}
 	if memory := spec.Domain.Memory; memory != nil {
 		for _, amount := range []*resource.Quantity{memory.Guest, memory.MaxGuest} {
 			if amount != nil {
 				out.memory = max(out.memory, amount.Value())
 			}
+		}
+		if reserved := memory.ReservedOverhead; reserved != nil && reserved.AddedOverhead != nil {
+			out.memory = sum(out.memory, reserved.AddedOverhead.Value())
 		}
 	}
 	for i := range spec.Volumes {

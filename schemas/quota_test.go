@@ -78,6 +78,12 @@ func TestQuotas(t *testing.T) {
 		{"what a clone was made of stays", "{storage: 1Gi}", []string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaClone("two", "one"), quotaUser("b", "two")},
 			[]string{quotaClaim("data", "4Gi"), quotaClone("one", "data"), quotaClone("two", "one"), quotaUser("b", "two")}, "b | data"},
 
+		{"memory of the Pod", "{memory: 2Gi}", nil, []string{quotaVM("a", "memory: {guest: 1Gi}, resources: {requests: {memory: 3Gi}}", ""), quotaVM("b", "memory: {guest: 1Gi}, resources: {limits: {memory: 3Gi}}", ""),
+			quotaVM("c", "memory: {guest: 1Gi, reservedOverhead: {addedOverhead: 2Gi}}", ""), quotaVM("d", "memory: {guest: 1Gi, reservedOverhead: {addedOverhead: 1Gi}}", "")}, "d"},
+		{"CPUs of the Pod", "{cpus: 2}", nil, []string{quotaVM("a", "memory: {guest: 1Gi}, cpu: {cores: 1}, resources: {requests: {cpu: 2100m}}", ""), quotaVM("b", "memory: {guest: 1Gi}, cpu: {cores: 1}, resources: {requests: {cpu: 1}, limits: {cpu: 3}}", ""),
+			quotaVM("c", "memory: {guest: 1Gi}, cpu: {cores: 1}, resources: {requests: {cpu: 1100m}}", "")}, "c"},
+		{"storage of the Pod's node", "{storage: 2Gi}", nil, []string{quotaVM("a", "memory: {guest: 1Gi}, resources: {requests: {ephemeral-storage: 3Gi}}", ""), quotaVM("b", "memory: {guest: 1Gi}, resources: {limits: {ephemeral-storage: 2Gi}}", "")}, "b"},
+
 		{"a claim that lives grows", "{storage: 10Gi}", []string{quotaClaim("data", "4Gi")}, []string{quotaClaim("data", "11Gi")}, ""},
 		{"a claim that lives grows within", "{storage: 10Gi}", []string{quotaClaim("data", "4Gi")}, []string{quotaClaim("data", "10Gi")}, " | data"},
 		{"a claim that lives stays", "{storage: 1Gi}", []string{quotaClaim("data", "4Gi")}, []string{quotaClaim("data", "4Gi")}, " | data"},

@@ -2,6 +2,7 @@ package schemas
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -65,6 +66,8 @@ func (c *checker) reachesOf(w *draft, vm *kubevirtv1.VirtualMachine) {
 	if memory := spec.Domain.Memory; memory != nil && memory.Hugepages != nil {
 		c.reaches(reachesRight, string(RightHugePages), c.in("domain", "memory", "hugepages"), "huge pages of the host", "")
 	}
+	c.resourceReach("requests", spec.Domain.Resources.Requests)
+	c.resourceReach("limits", spec.Domain.Resources.Limits)
 	if spec.PriorityClassName != "" {
 		c.reaches(reachesRight, string(RightPriorityClasses), c.in("priorityClassName"), "room at the cost of others", "")
 	}
@@ -74,6 +77,20 @@ func (c *checker) reachesOf(w *draft, vm *kubevirtv1.VirtualMachine) {
 	c.affinityReach(spec.Affinity)
 	c.probeReach("livenessProbe", spec.LivenessProbe)
 	c.probeReach("readinessProbe", spec.ReadinessProbe)
+}
+
+// resourceReach is about what a Pod has set aside on its node beside CPUs, memory and storage, which the quota counts.
+func (c *checker) resourceReach(list string, resources corev1.ResourceList) {
+	for _, name := range slices.Sorted(maps.Keys(resources)) {
+		path := c.in("domain", "resources", list, key(string(name)))
+		switch {
+		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage:
+		case strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
+			c.reaches(reachesRight, string(RightHugePages), path, "huge pages of the host", "")
+		default:
+			c.reaches(reachesBeyond, "", path, "it takes devices of a node that the Fleet does not give", "remove it; devices that the Fleet permits are named under hostDevices and gpus")
+		}
+	}
 }
 
 // settingsReach is about annotations that speak of other machines. Their places were noted when they were read.
