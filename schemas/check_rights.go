@@ -45,6 +45,7 @@ func (a *assembly) checkEntry(e *entry) {
 			a.refuse(e, r.position, r.path, message, fix)
 		}
 	}
+	a.checkReserved(e)
 	for i := range e.vm.references {
 		r := &e.vm.references[i]
 		if r.address.Kind != KindNetwork || s.rights.allowsNetwork(r.address, e.address.Namespace) {
