@@ -50,8 +50,10 @@ func TestReserved(t *testing.T) {
 		{"one that lives has it", "team-a", machine("shared", "x", uuid, mac), "team-a", machine("shared", "x", uuid, mac), none},
 		{"one that lives has another", "team-a", machine("shared", "x", uuid, none), "team-a", machine("shared", "x", none, none), "shared/x: spec.template.spec.domain.firmware.uuid"},
 		{"it comes from another repository", "team-a", machine("shared", "x", uuid, mac), "", machine("shared", "x", uuid, mac), none},
-		{"it had another name", "team-a", strings.Replace(machine("shared", "x", schemas.FirmwareUUID(ofName("shared", "y")), none), "namespace: shared", "namespace: shared, annotations: {gitvirt.io/previous-name: y}", 1),
-			"team-a", machine("shared", "y", none, none), none},
+		{
+			"it had another name", "team-a", strings.Replace(machine("shared", "x", schemas.FirmwareUUID(ofName("shared", "y")), none), "namespace: shared", "namespace: shared, annotations: {gitvirt.io/previous-name: y}", 1),
+			"team-a", machine("shared", "y", none, none), none,
+		},
 	} {
 		held := living{}
 		for _, vm := range schemas.Parse("lived.yaml", []byte(test.lived)).VMs {

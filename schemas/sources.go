@@ -37,7 +37,7 @@ type SourceRight string
 const (
 	// RightDedicatedCPUs is dedicatedCpuPlacement: CPUs of the host that nobody else gets.
 	RightDedicatedCPUs SourceRight = "dedicatedCPUs"
-	// RightHugePages is memory.hugepages, of which a host has few.
+	// RightHugePages is memory.hugepages and hugepages-* of resources, of which a host has few.
 	RightHugePages SourceRight = "hugePages"
 	// RightPriorityClasses is priorityClassName: Pods of others make room.
 	RightPriorityClasses SourceRight = "priorityClasses"
@@ -68,9 +68,9 @@ type FleetQuota struct {
 	VMs int `json:"vms,omitempty"`
 	// CPUs counts the virtual CPUs that the guests may come to have.
 	CPUs int `json:"cpus,omitempty"`
-	// Memory is that of the guests.
+	// Memory is that of the guests, or what is set aside for them where that is more.
 	Memory resource.Quantity `json:"memory,omitempty,omitzero"`
-	// Storage is that of claims, DataVolumes and empty disks.
+	// Storage is that of claims, DataVolumes, empty disks, and what is set aside on nodes.
 	Storage resource.Quantity `json:"storage,omitempty,omitzero"`
 }
 
