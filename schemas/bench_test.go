@@ -143,10 +143,11 @@ func BenchmarkAssemble5000(b *testing.B) {
 	for s := range sources {
 		fleet += fmt.Sprintf("  - {name: team-%d, git: {url: \"https://git.example.com/%d.git\"}, namespaces: [team-%d], hostPaths: [/srv/%d], networks: [lan], quota: {vms: 1000, memory: 10Ti}}\n", s, s, s, s)
 	}
-	files := []*schemas.File{schemas.Parse("gitvirt.yaml", []byte(fleet))}
+	ofSource, ofFleet, _ := strings.Cut(instancetypes, "---\n") // preferences for all namespaces are the Fleet's
+	files := []*schemas.File{schemas.Parse("gitvirt.yaml", []byte(fleet)), schemas.Parse("types.yaml", []byte(ofFleet))}
 	for s := range sources {
 		source := fmt.Sprintf("team-%d", s)
-		types := strings.ReplaceAll(instancetypes, "\nmetadata:\n", "\nmetadata:\n  namespace: "+source+"\n")
+		types := strings.ReplaceAll(ofSource, "{name: small}", "{name: small, namespace: "+source+"}")
 		files = append(files, schemas.ParseFrom(source, "types.yaml", []byte(types)))
 		for i := range machines / sources {
 			text := strings.ReplaceAll(typedMachine(fmt.Sprintf("vm-%05d", i)), "\nmetadata:\n", "\nmetadata:\n  namespace: "+source+"\n")
