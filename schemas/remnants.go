@@ -36,7 +36,7 @@ func (a *assembly) remnants() []remnant {
 				return
 			}
 		}
-		living := readLiving(held.Record)
+		living := a.livingAt(address, held.Record)
 		if !living.unread {
 			out = append(out, remnant{&entry{address: address, position: Position{Source: held.Source}}, living})
 		}

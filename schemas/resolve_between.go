@@ -101,8 +101,14 @@ func selects(selector map[string]string, vm *VM) bool {
 	return true
 }
 
-// checkLinks reports claims that refer to what is not there; machines that use them are broken by it.
+// checkLinks reports claims that refer to what is not there; machines that use them are broken by it. What is found out of one claim does not
+// depend on whether another was looked at before.
 func (a *assembly) checkLinks(files []*File) {
+	type mistake struct {
+		space *space
+		claim *object
+	}
+	var mistakes []mistake
 	for _, f := range files {
 		s := a.space(f.Source)
 		for _, o := range f.objects {
@@ -115,10 +121,13 @@ func (a *assembly) checkLinks(files []*File) {
 			}
 			for i := range source.links {
 				if !a.checkLink(s, o, &source.links[i]) {
-					s.brokenObjects[o.address] = o.position
+					mistakes = append(mistakes, mistake{s, o})
 				}
 			}
 		}
+	}
+	for _, m := range mistakes {
+		m.space.brokenObjects[m.claim.address] = m.claim.position
 	}
 }
 
