@@ -32,7 +32,7 @@ func (a *assembly) remnants() []remnant {
 		}
 		for _, e := range byAddress[objectOf(address)] {
 			own := e.position.Source == held.Source
-			if own && bytes.Equal(e.vm.Record, held.Record) || !own && !e.refused { // then it is this one, which has moved here
+			if own && e.vm.became(held.Record) || !own && !e.refused { // then it is this one, which has moved here
 				return
 			}
 		}
@@ -45,15 +45,30 @@ func (a *assembly) remnants() []remnant {
 	return out
 }
 
+// became reports whether a record is the one that the manifest was resolved to when it was looked at last: then the machine has what its
+// manifest says.
+func (vm *VM) became(record []byte) bool {
+	last := vm.memory.resolved.Load()
+	return last != nil && bytes.Equal(last.vm.Record, record) || bytes.Equal(vm.Record, record)
+}
+
 // checkLeftClaims refuses machines that would write to a claim that a machine of another repository has open, though nothing there asks
 // for it now.
 func (a *assembly) checkLeftClaims() {
 	users := map[claimName][]*entry{}
-	for _, r := range a.remains {
-		for name, claim := range r.living.claims {
+	uses := func(e *entry, l *living) {
+		for name, claim := range l.claims {
 			if !claim.Shared {
-				users[name] = append(users[name], r.entry)
+				users[name] = append(users[name], e)
 			}
+		}
+	}
+	for _, r := range a.remains {
+		uses(r.entry, r.living)
+	}
+	for i := range a.entries {
+		if e := &a.entries[i]; len(a.sources) > 0 && e.vm != nil && e.broken && a.lives(e) {
+			uses(e, a.livingOf(e))
 		}
 	}
 	if len(users) == 0 {

@@ -56,18 +56,55 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 	for _, vm := range before.VMs {
 		lives[vm.Address] = schemas.Held{Source: "team-b", Fleet: "shop", Record: vm.Record}
 	}
+	known := theirs(claim + victim + "---\n" + other)
+	schemas.Assemble([]*schemas.File{fleet, known}, schemas.Holding(lives))
+	fewer := schemas.Parse("gitvirt.yaml", []byte(strings.Replace(tenants, "    hostPaths: [/srv/pool]\n    networks: [lan, infra/lan]\n", "", 2)))
+	fewer.Fleet.Spec.Sources[0] = fleet.Fleet.Spec.Sources[0] // team-a may still use what it could
 	for state, file := range map[string]*schemas.File{
-		"as it was": theirs(claim + victim + "---\n" + other), "unread": schemas.Unread("team-b", "it is down"), "not YAML": theirs("kind: ["), "gone": theirs("# nothing\n"),
+		"as it was": theirs(claim + victim + "---\n" + other), "known already": known, "not allowed any more": known, "unread": schemas.Unread("team-b", "it is down"), "not YAML": theirs("kind: ["), "gone": theirs("# nothing\n"),
 		"a mistake": theirs(claim + strings.Replace(victim, "Always", "Sometimes", 1) + "---\n" + strings.Replace(other, "Always", "Sometimes", 1)),
 		"otherwise": theirs(strings.NewReplacer("00:01", "00:02", "555555555555", "666666666666", "db.img", "new.img", "{name: data, persistentVolumeClaim: {claimName: data}}", "{name: data, emptyDisk: {capacity: 1Gi}}").
 			Replace(victim) + "---\n" + strings.Replace(other, "64Mi}", "64Mi}, devices: {interfaces: [{name: default, masquerade: {}, macAddress: \"52:54:00:00:00:09\"}]}", 1)),
 	} {
+		judge := fleet
+		if state == "not allowed any more" {
+			judge = fewer
+		}
 		for what, manifest := range wants {
-			desired := schemas.Assemble([]*schemas.File{fleet, file, schemas.ParseFrom("team-a", "x.yaml", []byte(manifest))}, schemas.Holding(lives))
+			desired := schemas.Assemble([]*schemas.File{judge, file, schemas.ParseFrom("team-a", "x.yaml", []byte(manifest))}, schemas.Holding(lives))
 			made := slices.ContainsFunc(desired.VMs, func(vm *schemas.VM) bool { return vm.Address.Name == "x" })
 			if made != (what == "what nobody uses") {
 				t.Errorf("%s while the manifest is %s: another repository gets it: %v\n%s", what, state, made, told(desired.Diagnostics))
 			}
+		}
+	}
+}
+
+// TestClaimOfWhatIsNotAllowedAnyMore: a machine that lives has its claim open though its repository has lost a right and though no
+// repository has the claim's manifest.
+func TestClaimOfWhatIsNotAllowedAnyMore(t *testing.T) {
+	machine := func(name string) string {
+		return "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: " + name + ", namespace: shared}\n" +
+			"spec: {runStrategy: Always, template: {spec: {domain: {memory: {guest: 64Mi}, devices: {interfaces: [{name: lan, bridge: {}}]}}, " +
+			"networks: [{name: lan, multus: {networkName: infra/lan}}], volumes: [{name: d, persistentVolumeClaim: {claimName: data}}]}}}\n"
+	}
+	const claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: shared}\n" +
+		"spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n"
+	cluster := strings.Replace(tenants, "spec:\n", "spec:\n  platform: kubernetes\n", 1)
+	shared := schemas.Parse("claim.yaml", []byte(claim))
+	fleet := schemas.Parse("gitvirt.yaml", []byte(cluster))
+	theirs := schemas.ParseFrom("team-b", "db.yaml", []byte(machine("db")))
+	before := schemas.Assemble([]*schemas.File{fleet, shared, theirs})
+	if len(before.VMs) != 1 {
+		t.Fatal(before.Diagnostics)
+	}
+	lives := living{before.VMs[0].Address: {Source: "team-b", Fleet: "shop", Record: before.VMs[0].Record}}
+	at := strings.LastIndex(cluster, ", infra/lan")
+	fewer := schemas.Parse("gitvirt.yaml", []byte(cluster[:at]+strings.Replace(cluster[at:], ", infra/lan", "", 1)))
+	desired := schemas.Assemble([]*schemas.File{fewer, shared, theirs, schemas.ParseFrom("team-a", "x.yaml", []byte(machine("x")))}, schemas.Holding(lives))
+	for _, name := range []string{"db", "x"} {
+		if !slices.ContainsFunc(desired.Broken, func(b schemas.Broken) bool { return b.Address.Name == name }) {
+			t.Errorf("%s is not refused:\n%s", name, told(desired.Diagnostics))
 		}
 	}
 }
