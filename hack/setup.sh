@@ -22,6 +22,8 @@ packages=(
   git gnupg openssh-server openssh-client docker-registry ca-certificates
   # building container images
   mmdebstrap
+  # what looks at the rules that the agent makes for a Pod's network
+  nftables
   # checks: libvirt's RELAX NG schemas, the shell scripts, generated code
   libxml2-utils shellcheck protobuf-compiler
   # small helpers of the scripts
