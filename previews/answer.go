@@ -13,12 +13,6 @@ import (
 	"github.com/gitvirt/gitvirt/reconciler/status"
 )
 
-// ApprovalBranch is where approvals are recorded: the status branch.
-type ApprovalBranch interface {
-	// Approve records an approval and returns the commit; "" when each of the steps was approved before.
-	Approve(ctx context.Context, approval *status.Approval) (commit string, err error)
-}
-
 // maxCommands is how many commands are carried out at one look at a pull request; the others have to wait for an interval.
 const maxCommands = 5
 
@@ -114,6 +108,7 @@ func (j *job) approve(ctx context.Context, r *report, one heard, given *answer) 
 	view := j.p.world.View()
 	fleet := j.world.fleet()
 	var approval *status.Approval
+	var before int
 	switch id := one.command.id; {
 	case len(id) < status.MinPlanID:
 		given.Result = tooShort
@@ -123,11 +118,11 @@ func (j *job) approve(ctx context.Context, r *report, one heard, given *answer) 
 			given.Result = unsettled
 			return nil
 		}
-		approval = r.approval()
+		approval, before = r.approval(), approvedOf(r.plan)
 		given.Later = len(status.NewApproval(r.plan, (*plan.Step).Recurs).Steps)
 	case view.Plan != nil && view.Desired != nil && view.Plan.Unknown == "" && status.IsPlan(view.Plan, id):
 		given.Result, fleet = approved, view.Desired.Fleet
-		approval = status.NewApproval(view.Plan, func(*plan.Step) bool { return true })
+		approval, before = status.NewApproval(view.Plan, func(*plan.Step) bool { return true }), approvedOf(view.Plan)
 	default:
 		if given.Result = stale; r.plan != nil {
 			given.Plan = fmt.Sprintf("%.12s", r.plan.ID)
@@ -136,6 +131,9 @@ func (j *job) approve(ctx context.Context, r *report, one heard, given *answer) 
 	}
 	given.Plan, given.Steps = fmt.Sprintf("%.12s", approval.Plan), len(approval.Steps)
 	switch {
+	case given.Steps == 0 && before > 0:
+		given.Result, given.Steps = repeated, before
+		return nil
 	case given.Steps == 0 && given.Later > 0:
 		given.Result = recurring
 		return nil
@@ -143,10 +141,7 @@ func (j *job) approve(ctx context.Context, r *report, one heard, given *answer) 
 		given.Result = needless
 		return nil
 	}
-	var branch ApprovalBranch
-	if j.p.config.Approvals != nil && fleet.Spec.Status.IsEnabled() {
-		branch = j.p.config.Approvals(fleet.Spec.Status.Branch)
-	}
+	name, branch := j.p.recorded(fleet)
 	if branch == nil {
 		given.Result = unrecorded
 		return nil
@@ -162,6 +157,7 @@ func (j *job) approve(ctx context.Context, r *report, one heard, given *answer) 
 	case commit == "":
 		given.Result = repeated
 	}
+	j.approved = j.p.approvals.read(recording, name, branch) == nil // else the next poll reads them
 	return nil
 }
 

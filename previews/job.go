@@ -27,6 +27,8 @@ type job struct {
 	// heard are the comments that have no answer yet, when listened is when they were read; zero before.
 	heard    []heard
 	listened time.Time
+	// approved says that there are approvals which the world does not know.
+	approved bool
 	// gone says that the pull request itself is not there any more.
 	gone bool
 }
@@ -183,6 +185,12 @@ func (j *job) plan(ctx context.Context) error {
 		return fmt.Errorf("planning %s: %w", short(j.pull.Head), err)
 	}
 	unanswered := j.answer(ctx, r)
+	if j.approved {
+		j.world = j.p.newWorld(j.world.view, j.p.config.Clock.Now())
+		if r, err = j.report(ctx); err != nil {
+			return fmt.Errorf("planning %s: %w", short(j.pull.Head), err)
+		}
+	}
 	r.branch, r.link, r.commands, r.said = j.branch, j.link(), j.commands, j.pull.said
 	body, digest := r.comment(j.p.forge.CommentLimit())
 	status := r.status()

@@ -78,6 +78,11 @@ type loop struct {
 
 	world *world
 	seq   int
+	// approved is the version of the approvals that the world knows, unread says that they are to be read after a poll, and unreadable why they
+	// could not be.
+	approved   int
+	unread     bool
+	unreadable string
 
 	busy, slow int // jobs, and those of them that nobody waits for
 	done       chan outcome
@@ -98,6 +103,10 @@ func (p *Previews) Run(ctx context.Context) error {
 		l.look(now)
 		if !now.Before(l.nextPoll) {
 			l.poll(ctx)
+			continue
+		}
+		if l.unread && l.world.fleet() != nil {
+			l.readApprovals(ctx)
 			continue
 		}
 		l.dispatch(ctx, now)
@@ -133,7 +142,8 @@ func (l *loop) pollSoon(at time.Time) {
 // look takes what the reconciler's loop saw last. A plan is made whenever something was different.
 func (l *loop) look(now time.Time) {
 	view := l.p.world.View()
-	if l.world != nil && l.world.view.Plan == view.Plan && l.world.view.Revision() == view.Revision() {
+	approved := l.p.approvals.at()
+	if l.world != nil && l.world.view.Plan == view.Plan && l.world.view.Revision() == view.Revision() && l.approved == approved {
 		return
 	}
 	if l.world != nil && l.world.view.Commit() != view.Commit() && l.world.view.Commit() != "" {
@@ -141,7 +151,7 @@ func (l *loop) look(now time.Time) {
 		l.pollSoon(now.Add(mergeGrace)) // also because the mirror has to have the new base
 	}
 	l.seq++
-	l.world = newWorld(view, now)
+	l.world, l.approved = l.p.newWorld(view, now), approved
 }
 
 // poll asks the forge what has changed and git where the heads are.
@@ -166,7 +176,8 @@ func (l *loop) poll(ctx context.Context) {
 		if grace := l.based.Add(mergeGrace); began.Before(grace) && grace.Before(l.nextPoll) {
 			l.nextPoll = grace
 		}
-		l.tell("")
+		l.unread = true
+		l.tell(l.unreadable)
 		return
 	}
 	l.limited(err, now)

@@ -30,13 +30,21 @@ type side struct {
 	base     func() (*plan.Plan, error)
 }
 
+// newWorld takes what a round saw, with the approvals as they are known.
+func (p *Previews) newWorld(view *reconciler.View, now time.Time) *world {
+	if view.Desired == nil {
+		return newWorld(view, now, nil)
+	}
+	return newWorld(view, now, p.approvals.of(view.Desired.Fleet))
+}
+
 // newWorld takes what a round saw. The time is that of windows and schedules.
-func newWorld(view *reconciler.View, now time.Time) *world {
+func newWorld(view *reconciler.View, now time.Time, approvals []policy.Approval) *world {
 	w := &world{view: view}
 	if view.Desired == nil || view.Plan == nil {
 		return w
 	}
-	w.rules = policy.New(view.Desired.Fleet, policy.Options{Now: now})
+	w.rules = policy.New(view.Desired.Fleet, policy.Options{Now: now, Approvals: approvals})
 	here := view.Observed.For(view.Desired.Fleet, view.Pods)
 	own, others := split(view.Snapshot)
 	w.sides[0] = side{observed: here, others: others, base: sync.OnceValues(func() (*plan.Plan, error) {
