@@ -27,24 +27,7 @@ type shown struct {
 // comment is the one of ours on a pull request; an empty one where there is none.
 func (s shown) comment(number int) forges.Comment {
 	s.t.Helper()
-	comments, err := s.client.Comments(s.t.Context(), number)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	var found []forges.Comment
-	for _, comment := range comments {
-		if comment.Author == s.account {
-			found = append(found, comment)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return forges.Comment{}
-	case 1:
-		return found[0]
-	}
-	s.t.Fatalf("pull request %d has %d comments of %s", number, len(found), s.account)
-	return forges.Comment{}
+	return forgetest.OneComment(s.t, s.client, number, s.account)
 }
 
 // says waits until our comment says something.

@@ -87,24 +87,7 @@ func (r *forgeRig) writeTo(branch, path, text string) string {
 // ours is the one comment of gitvirt on a pull request.
 func (r *forgeRig) ours(number int) forges.Comment {
 	r.t.Helper()
-	comments, err := r.client.Comments(r.t.Context(), number)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var found []forges.Comment
-	for _, comment := range comments {
-		if comment.Author == "gitvirt" {
-			found = append(found, comment)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return forges.Comment{}
-	case 1:
-		return found[0]
-	}
-	r.t.Fatalf("pull request %d has %d comments of gitvirt", number, len(found))
-	return forges.Comment{}
+	return forgetest.OneComment(r.t, r.client, number, "gitvirt")
 }
 
 // comes waits until the comment says something.
