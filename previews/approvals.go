@@ -59,6 +59,16 @@ func (a *approvals) read(ctx context.Context, name string, branch ApprovalBranch
 	return nil
 }
 
+// forget is for where approvals are not recorded any more.
+func (a *approvals) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.list != nil {
+		a.version++
+	}
+	a.branch, a.commit, a.list = "", "", nil
+}
+
 // of are the approvals of a fleet.
 func (a *approvals) of(fleet *schemas.Fleet) []policy.Approval {
 	a.mu.Lock()
@@ -82,12 +92,14 @@ func (p *Previews) recorded(fleet *schemas.Fleet) (name string, branch ApprovalB
 	return name, p.config.Approvals(name)
 }
 
-// readApprovals looks at the status branch where people approve by comments. What cannot be read keeps nobody from planning: what it approves is
-// shown as waiting.
+// readApprovals looks at the status branch. What cannot be read keeps nobody from planning: what it approves is shown as waiting.
 func (l *loop) readApprovals(ctx context.Context) {
 	l.unread, l.unreadable = false, ""
 	fleet := l.world.fleet()
-	if name, branch := l.p.recorded(fleet); branch != nil && fleet.TakesCommands() {
+	name, branch := l.p.recorded(fleet)
+	if branch == nil {
+		l.p.approvals.forget()
+	} else {
 		reading, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := l.p.approvals.read(reading, name, branch); err != nil {

@@ -199,6 +199,17 @@ func TestApprovedIsShown(t *testing.T) {
 		}
 		s.restartsQuietly()
 
+		// What was approved happens after the merge, also where nobody may command any more; without a status branch there are no approvals.
+		s.repo.Commit(map[string]string{"gitvirt.yaml": fleet + "  pullRequests: {forks: true}\n"})
+		s.wait(2 * time.Minute)
+		s.says(1, "Blocked: 0. Unknown: 0.", approved)
+		s.repo.Commit(map[string]string{"gitvirt.yaml": fleet + "  status: {enabled: false}\n"})
+		s.wait(2 * time.Minute)
+		s.says(1, "Waiting: 2.", "waits for gitvirt approve")
+		s.repo.Commit(map[string]string{"gitvirt.yaml": fleet + commands})
+		s.wait(2 * time.Minute)
+		s.says(1, "Blocked: 0. Unknown: 0.", approved)
+
 		// Who takes it back makes it wait again.
 		s.repo.Git("update-ref", "-d", "refs/heads/gitvirt/status")
 		s.wait(2 * time.Minute)
