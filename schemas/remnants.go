@@ -32,7 +32,7 @@ func (a *assembly) remnants() []remnant {
 		}
 		for _, e := range byAddress[objectOf(address)] {
 			own := e.position.Source == held.Source
-			if own && e.vm.became(held.Record) || !own && !e.refused { // then it is this one, which has moved here
+			if own && e.vm.says(held.Record) || !own && !e.refused { // then it is this one, which has moved here
 				return
 			}
 		}
@@ -45,11 +45,21 @@ func (a *assembly) remnants() []remnant {
 	return out
 }
 
-// became reports whether a record is the one that the manifest was resolved to when it was looked at last: then the machine has what its
-// manifest says.
-func (vm *VM) became(record []byte) bool {
-	last := vm.memory.resolved.Load()
-	return last != nil && bytes.Equal(last.vm.Record, record) || bytes.Equal(vm.Record, record)
+// says reports whether a record is of what the manifest says, whatever its references resolved to then.
+func (vm *VM) says(record []byte) bool {
+	before, after := vm.Record[:vm.resolvedAt], vm.Record[vm.resolvedAt:]
+	return len(record) >= len(vm.Record) && bytes.HasPrefix(record, before) && bytes.HasSuffix(record, after)
+}
+
+// losesClaims reports whether there is a claim that the manifest refers to and that nothing says anything of.
+func (vm *VM) losesClaims() bool {
+	n := 0
+	for i := range vm.references {
+		if isClaim(vm.references[i].address.Kind) {
+			n++
+		}
+	}
+	return n > len(vm.uses)
 }
 
 // checkLeftClaims refuses machines that would write to a claim that a machine of another repository has open, though nothing there asks
@@ -67,7 +77,7 @@ func (a *assembly) checkLeftClaims() {
 		uses(r.entry, r.living)
 	}
 	for i := range a.entries {
-		if e := &a.entries[i]; len(a.sources) > 0 && e.vm != nil && e.broken && a.lives(e) {
+		if e := &a.entries[i]; len(a.sources) > 0 && e.vm != nil && (e.broken || e.vm.losesClaims()) && a.lives(e) {
 			uses(e, a.livingOf(e))
 		}
 	}

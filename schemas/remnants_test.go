@@ -109,6 +109,33 @@ func TestClaimOfWhatIsNotAllowedAnyMore(t *testing.T) {
 	}
 }
 
+// TestClaimWhoseManifestIsGone: a machine has its claim open after the claim's manifest was removed, whatever was assembled before.
+func TestClaimWhoseManifestIsGone(t *testing.T) {
+	const claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: shared}\n" +
+		"spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n"
+	machine := func(name string) string {
+		return "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: " + name + ", namespace: shared}\n" +
+			"spec: {runStrategy: Always, template: {spec: {domain: {memory: {guest: 64Mi}}, volumes: [{name: d, persistentVolumeClaim: {claimName: data}}]}}}\n"
+	}
+	fleet := schemas.Parse("gitvirt.yaml", []byte(strings.Replace(tenants, "spec:\n", "spec:\n  platform: kubernetes\n", 1)))
+	theirs, theirClaim := schemas.ParseFrom("team-b", "db.yaml", []byte(machine("db"))), schemas.ParseFrom("team-b", "data.yaml", []byte(claim))
+	before := schemas.Assemble([]*schemas.File{fleet, theirs, theirClaim})
+	if len(before.VMs) != 1 {
+		t.Fatal(before.Diagnostics)
+	}
+	lives := living{before.VMs[0].Address: {Source: "team-b", Fleet: "shop", Record: before.VMs[0].Record}}
+	rival := schemas.ParseFrom("team-a", "x.yaml", []byte(claim+"---\n"+machine("x")))
+	for range 2 {
+		schemas.Assemble([]*schemas.File{fleet, theirs, theirClaim, rival}, schemas.Holding(lives))
+		for range 2 {
+			desired := schemas.Assemble([]*schemas.File{fleet, theirs, rival}, schemas.Holding(lives))
+			if !slices.ContainsFunc(desired.Broken, func(b schemas.Broken) bool { return b.Address.Name == "x" }) {
+				t.Errorf("x is not refused:\n%s", told(desired.Diagnostics))
+			}
+		}
+	}
+}
+
 // TestMachineMovesWithWhatItHas: its remnant does not stand in the way of the same machine in another repository.
 func TestMachineMovesWithWhatItHas(t *testing.T) {
 	const machine = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: db, namespace: shared}\n" +

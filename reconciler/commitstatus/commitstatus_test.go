@@ -198,10 +198,10 @@ func TestRevision(t *testing.T) {
 
 // TestFailures: what failed is told with its reason, mistakes at their lines, and what was mended is told, too.
 func TestFailures(t *testing.T) {
-	play(t, 0, []string{"a", "b"}, func(w *world) {
+	play(t, 0, nil, func(w *world) {
 		w.host.SetFault(address("a"), func(plan.Step) error { return fmt.Errorf("%w: no space left\n in the pool", apply.ErrRetry) })
+		commit := w.commit(map[string]string{"a.yaml": machine("a", "64Mi"), "b.yaml": machine("b", "64Mi")})
 		w.wait(time.Minute)
-		commit := w.repo.Revision()
 		w.wants(commit, "failure: 1 of 2 failed: default/a: create VirtualMachine/default/a: the host cannot do it now: no space left in the pool")
 		w.host.SetFault(address("a"), nil)
 		w.wait(10 * time.Minute)
