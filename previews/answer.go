@@ -141,7 +141,7 @@ func (j *job) approve(ctx context.Context, r *report, one heard, given *answer) 
 		given.Result = needless
 		return nil
 	}
-	name, branch := j.p.recorded(fleet)
+	branch := j.p.approvals(fleet)
 	if branch == nil {
 		given.Result = unrecorded
 		return nil
@@ -156,8 +156,9 @@ func (j *job) approve(ctx context.Context, r *report, one heard, given *answer) 
 		return fmt.Errorf("%w: %w", errUnwritten, err)
 	case commit == "":
 		given.Result = repeated
+		return nil
 	}
-	j.approved = j.p.approvals.read(recording, name, branch) == nil // else the next poll reads them
+	j.made = append(j.made, *approval)
 	return nil
 }
 

@@ -210,42 +210,65 @@ func TestApprovedIsShown(t *testing.T) {
 		s.wait(2 * time.Minute)
 		s.says(1, "Blocked: 0. Unknown: 0.", approved)
 
-		// Who takes it back makes it wait again.
+		// Who takes it back makes it wait again, on the pull request and after the merge.
 		s.repo.Git("update-ref", "-d", "refs/heads/gitvirt/status")
 		s.wait(2 * time.Minute)
 		s.says(1, "Waiting: 2.", "waits for gitvirt approve")
 		s.says(2, "Waiting: 1.", "waits for gitvirt approve")
+		s.done()
+		s.merge(1)
+		s.wait(time.Minute)
+		if diff := cmp.Diff([]string{"create new"}, s.done()); diff != "" {
+			t.Error(diff)
+		}
 	})
 }
 
 // TestApprovalsUnread: what cannot be read is told, and keeps nobody from planning; what was read last still counts.
 func TestApprovalsUnread(t *testing.T) {
 	commandStory(t, commands, func(t *testing.T, s *story) {
+		const unread = "**What was approved cannot be read now**"
 		id := s.openWaiting(1, false)
 		s.forge.Say(1, "ann", "/gitvirt approve "+id)
 		s.wait(interval)
 		s.unreadable.Store(true)
 		s.push(1, map[string]string{"README.md": "Hello\n"})
 		s.wait(time.Minute)
-		const problem = "reading approvals from gitvirt/status: the server is down"
-		if got := s.p.Problem(); got != problem {
-			t.Errorf("the problem is %q", got)
+		if events := s.events(reconciler.ApprovalFailed); len(events) != 1 || !strings.HasSuffix(events[0], "reading approvals from gitvirt/status: the server is down") {
+			t.Errorf("events: %q", events)
 		}
 		s.says(1, "Blocked: 0. Unknown: 0.", "approved by ann")
+
+		// A controller that starts waits a little for it, and then says that it does not know.
+		_, writes := s.forge.Requests()
+		s.stop()
+		s.start()
+		s.wait(20 * time.Second)
+		if _, wrote := s.forge.Requests(); wrote != writes {
+			t.Errorf("it writes at once:\n%s", s.comment(1))
+		}
+		s.wait(time.Minute)
+		s.says(1, "Waiting: 2.", unread)
 		s.unreadable.Store(false)
 		s.wait(time.Minute)
-		if got := s.p.Problem(); got != "" {
-			t.Errorf("the problem is still %q", got)
+		s.says(1, "Blocked: 0. Unknown: 0.", "approved by ann")
+		if comment := s.comment(1); strings.Contains(comment, unread) {
+			t.Errorf("it still does not know:\n%s", comment)
 		}
-		told := map[reconciler.Reason]int{}
-		for _, event := range s.loop.Events(0) {
-			told[event.Reason] += event.Count
-		}
-		if failed := s.events(previews.ForgeFailed); len(failed) != 1 || !strings.HasSuffix(failed[0], problem) {
-			t.Errorf("events: %q", failed)
-		}
-		if told[previews.ForgeFailed] != 1 || told[previews.ForgeRecovered] != 1 {
-			t.Errorf("events: %v", told)
+	})
+}
+
+// TestApprovedByOtherRules: what was approved does not count where the pull request changes the rules.
+func TestApprovedByOtherRules(t *testing.T) {
+	commandStory(t, commands, func(t *testing.T, s *story) {
+		id := s.openWaiting(1, false)
+		s.forge.Say(1, "ann", "/gitvirt approve "+id)
+		s.open(2, map[string]string{"db.yaml": gittest.Delete, "gitvirt.yaml": strings.Replace(fleet, "demo", "other", 1) + commands}, false)
+		s.wait(time.Minute)
+		s.says(1, "Blocked: 0. Unknown: 0.", "approved by ann")
+		s.says(2, "**The Fleet changes.**")
+		if comment := s.comment(2); strings.Contains(comment, "approved by") {
+			t.Errorf("an approval counts:\n%s", comment)
 		}
 	})
 }

@@ -50,6 +50,8 @@ func (l *loop) what(one *pull, now time.Time) (what kind, quick bool) {
 		return nothing, false
 	case !one.fetched, !l.based.IsZero() && l.polled.Before(l.based.Add(mergeGrace)):
 		return nothing, false
+	case !l.doubt.IsZero() && now.Before(l.doubt.Add(l.p.config.Settle)):
+		return nothing, false // a restart knows in a moment what was approved
 	case one.head != one.Head:
 		return plans, true
 	case l.toHear(one, now):

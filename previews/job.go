@@ -9,6 +9,7 @@ import (
 
 	"github.com/gitvirt/gitvirt/forges"
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/sources"
 )
 
@@ -27,8 +28,8 @@ type job struct {
 	// heard are the comments that have no answer yet, when listened is when they were read; zero before.
 	heard    []heard
 	listened time.Time
-	// approved says that there are approvals which the world does not know.
-	approved bool
+	// made are approvals that were recorded, of which the world does not know yet.
+	made []status.Approval
 	// gone says that the pull request itself is not there any more.
 	gone bool
 }
@@ -185,12 +186,13 @@ func (j *job) plan(ctx context.Context) error {
 		return fmt.Errorf("planning %s: %w", short(j.pull.Head), err)
 	}
 	unanswered := j.answer(ctx, r)
-	if j.approved {
-		j.world = j.p.newWorld(j.world.view, j.p.config.Clock.Now())
+	if len(j.made) > 0 { // what they approve waits no more
+		j.world = newWorld(j.world.view, j.p.config.Clock.Now(), j.made...)
 		if r, err = j.report(ctx); err != nil {
 			return fmt.Errorf("planning %s: %w", short(j.pull.Head), err)
 		}
 	}
+	r.unread = !j.world.view.ApprovalsKnown
 	r.branch, r.link, r.commands, r.said = j.branch, j.link(), j.commands, j.pull.said
 	body, digest := r.comment(j.p.forge.CommentLimit())
 	status := r.status()

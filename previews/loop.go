@@ -78,11 +78,8 @@ type loop struct {
 
 	world *world
 	seq   int
-	// approved is the version of the approvals that the world knows, unread says that they are to be read after a poll, and unreadable why they
-	// could not be.
-	approved   int
-	unread     bool
-	unreadable string
+	// doubt is since when it is not known what was approved; zero while it is.
+	doubt time.Time
 
 	busy, slow int // jobs, and those of them that nobody waits for
 	done       chan outcome
@@ -103,10 +100,6 @@ func (p *Previews) Run(ctx context.Context) error {
 		l.look(now)
 		if !now.Before(l.nextPoll) {
 			l.poll(ctx)
-			continue
-		}
-		if l.unread && l.world.fleet() != nil {
-			l.readApprovals(ctx)
 			continue
 		}
 		l.dispatch(ctx, now)
@@ -142,16 +135,20 @@ func (l *loop) pollSoon(at time.Time) {
 // look takes what the reconciler's loop saw last. A plan is made whenever something was different.
 func (l *loop) look(now time.Time) {
 	view := l.p.world.View()
-	approved := l.p.approvals.at()
-	if l.world != nil && l.world.view.Plan == view.Plan && l.world.view.Revision() == view.Revision() && l.approved == approved {
+	if l.world != nil && l.world.view.Plan == view.Plan && l.world.view.Revision() == view.Revision() {
 		return
+	}
+	if view.ApprovalsKnown {
+		l.doubt = time.Time{}
+	} else if l.doubt.IsZero() {
+		l.doubt = now
 	}
 	if l.world != nil && l.world.view.Commit() != view.Commit() && l.world.view.Commit() != "" {
 		l.based = now
 		l.pollSoon(now.Add(mergeGrace)) // also because the mirror has to have the new base
 	}
 	l.seq++
-	l.world, l.approved = l.p.newWorld(view, now), approved
+	l.world = newWorld(view, now)
 }
 
 // poll asks the forge what has changed and git where the heads are.
@@ -176,8 +173,7 @@ func (l *loop) poll(ctx context.Context) {
 		if grace := l.based.Add(mergeGrace); began.Before(grace) && grace.Before(l.nextPoll) {
 			l.nextPoll = grace
 		}
-		l.unread = true
-		l.tell(l.unreadable)
+		l.tell("")
 		return
 	}
 	l.limited(err, now)

@@ -207,13 +207,9 @@ func (a *answer) text(name func(string) string) string {
 	case approved:
 		return fmt.Sprintf("approved %s of plan %s", count(a.Steps, "step"), name(a.Plan))
 	case foreseen:
-		text := fmt.Sprintf("approved %s of plan %s, for after the merge, if they are the same then", count(a.Steps, "step"), name(a.Plan))
-		if a.Later > 0 {
-			text += fmt.Sprintf("; %s more can be approved only then, because making and starting a VM is approved for one revision", count(a.Later, "step"))
-		}
-		return text
+		return fmt.Sprintf("approved %s of plan %s, for after the merge, if they are the same then", count(a.Steps, "step"), name(a.Plan)) + a.later()
 	case repeated:
-		return fmt.Sprintf("approved before: %s of plan %s", count(a.Steps, "step"), name(a.Plan))
+		return fmt.Sprintf("approved before: %s of plan %s", count(a.Steps, "step"), name(a.Plan)) + a.later()
 	case edited:
 		return "the comment was edited; write a new one"
 	case unknown:
@@ -245,4 +241,12 @@ func (a *answer) text(name func(string) string) string {
 		return "the forge does not say at the moment what they may do; it is asked again"
 	}
 	return name(string(a.Result))
+}
+
+// later says what cannot be approved yet.
+func (a *answer) later() string {
+	if a.Later == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s more can be approved only after the merge, because making and starting a VM is approved for one revision", count(a.Later, "step"))
 }

@@ -28,7 +28,7 @@ type Preview struct {
 // Once makes the preview of one pull request. view is what is compared with: its Snapshot and Desired are the base's, its Plan only says
 // whether what lives is known. limit is how long the comment may be, in bytes.
 func Once(ctx context.Context, source merger, view *reconciler.View, pull Pull, limit int) (*Preview, error) {
-	r, err := newWorld(view, view.Time, nil).plan(ctx, source, pull.Head, pull.Fork)
+	r, err := newWorld(view, view.Time).plan(ctx, source, pull.Head, pull.Fork)
 	if err != nil {
 		return nil, err
 	}

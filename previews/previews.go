@@ -101,8 +101,6 @@ type Previews struct {
 	config  Config
 	metrics *metrics
 	nudges  chan struct{}
-	// approvals are those that pull requests are planned with.
-	approvals approvals
 	// asking lets one full plan be made at a time for people who ask.
 	asking chan struct{}
 
@@ -187,7 +185,7 @@ func (p *Previews) Full(ctx context.Context, number int) (string, error) {
 	p.mu.Lock()
 	pull, known := p.pulls[number]
 	p.mu.Unlock()
-	w := p.newWorld(p.world.View(), p.config.Clock.Now())
+	w := newWorld(p.world.View(), p.config.Clock.Now())
 	if !known || pull.Base == "" || !w.known() {
 		return "", ErrNoPlan
 	}

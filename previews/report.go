@@ -34,6 +34,8 @@ type report struct {
 	anyway int
 	// judged says that the pull request changes the Fleet, whose old rules judge it.
 	judged bool
+	// unread says that nobody knows what was approved.
+	unread bool
 	// link leads to the full plan; may be empty.
 	link string
 	// commands says that people may command by comments, said is what they did.
@@ -149,6 +151,9 @@ func (r *report) remarks() string {
 	if r.judged {
 		parts = append(parts, "**The Fleet changes.** This plan is judged by the Fleet of "+plan.Span(r.branch)+
 			"; what the new one allows and forbids holds after the merge.")
+	}
+	if r.unread {
+		parts = append(parts, "**What was approved cannot be read now**, so it is shown as waiting.")
 	}
 	if r.anyway > 0 {
 		parts = append(parts, fmt.Sprintf("%s asks for %s already, with or without this pull request; %s not shown.",

@@ -21,6 +21,7 @@ import (
 	"github.com/gitvirt/gitvirt/previews"
 	"github.com/gitvirt/gitvirt/reconciler"
 	"github.com/gitvirt/gitvirt/reconciler/reconcilertest"
+	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/reconciler/statusbranch"
 	"github.com/gitvirt/gitvirt/sources/git"
 	"github.com/gitvirt/gitvirt/sources/git/gittest"
@@ -102,6 +103,17 @@ func (b readBranch) ReadFolder(ctx context.Context, folder, known string) (files
 	return b.Branch.ReadFolder(ctx, folder, known)
 }
 
+// nudging has the loop look for an approval as soon as it is recorded.
+type nudging struct {
+	statusbranch.Branch
+	s *story
+}
+
+func (b nudging) Approve(ctx context.Context, approval *status.Approval) (commit string, err error) {
+	defer b.s.loop.Nudge()
+	return b.Branch.Approve(ctx, approval)
+}
+
 // play tells a story in virtual time.
 func play(t *testing.T, tell func(t *testing.T, s *story)) {
 	playAs(t, "  pullRequests: {forks: false}\n", false, tell)
@@ -150,10 +162,10 @@ func (s *story) start() {
 	looping, showing := reconciler.Config{Rand: zero}, previews.Config{ExternalURL: "https://gitvirt.example.org/", Rand: zero}
 	if s.published {
 		looping.Status = func(name string) reconciler.StatusBranch {
-			return statusbranch.Branch{Publisher: publisher, Name: name}
+			return readBranch{statusbranch.Branch{Publisher: publisher, Name: name}, &s.unreadable}
 		}
 		showing.Approvals = func(name string) previews.ApprovalBranch {
-			return readBranch{statusbranch.Branch{Publisher: publisher, Name: name}, &s.unreadable}
+			return nudging{statusbranch.Branch{Publisher: publisher, Name: name}, s}
 		}
 	}
 	all, err := several.New(source, s.others, several.Config{Rand: zero})

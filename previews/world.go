@@ -11,14 +11,16 @@ import (
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/reconciler"
+	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
 )
 
 // world is what pull requests are compared with: what a round of the loop saw, and what the base asks for by itself.
 type world struct {
-	view  *reconciler.View
-	rules *policy.Policy
+	view *reconciler.View
+	// rules judge; unapproved are they without any approval, for where the rules will be others.
+	rules, unapproved *policy.Policy
 	// sides are what is compared for pull requests from here and from forks.
 	sides [2]side
 }
@@ -30,25 +32,18 @@ type side struct {
 	base     func() (*plan.Plan, error)
 }
 
-// newWorld takes what a round saw, with the approvals as they are known.
-func (p *Previews) newWorld(view *reconciler.View, now time.Time) *world {
-	if view.Desired == nil {
-		return newWorld(view, now, nil)
-	}
-	return newWorld(view, now, p.approvals.of(view.Desired.Fleet))
-}
-
-// newWorld takes what a round saw. The time is that of windows and schedules.
-func newWorld(view *reconciler.View, now time.Time, approvals []policy.Approval) *world {
+// newWorld takes what a round saw, and approvals that came after it. The time is that of windows and schedules.
+func newWorld(view *reconciler.View, now time.Time, later ...status.Approval) *world {
 	w := &world{view: view}
 	if view.Desired == nil || view.Plan == nil {
 		return w
 	}
-	w.rules = policy.New(view.Desired.Fleet, policy.Options{Now: now, Approvals: approvals})
+	approvals := slices.Concat(view.Approvals, status.ApprovalsFor(later, view.Desired.Fleet.Name))
+	w.rules, w.unapproved = policy.New(view.Desired.Fleet, policy.Options{Now: now, Approvals: approvals}), policy.New(view.Desired.Fleet, policy.Options{Now: now})
 	here := view.Observed.For(view.Desired.Fleet, view.Pods)
 	own, others := split(view.Snapshot)
 	w.sides[0] = side{observed: here, others: others, base: sync.OnceValues(func() (*plan.Plan, error) {
-		return w.build(view.Desired, here, view.Snapshot.Revision)
+		return w.build(view.Desired, here, view.Snapshot.Revision, w.rules)
 	})}
 	alone := ofFleet(here, view.Desired)
 	w.sides[1] = side{observed: alone, base: sync.OnceValues(func() (*plan.Plan, error) {
@@ -56,7 +51,7 @@ func newWorld(view *reconciler.View, now time.Time, approvals []policy.Approval)
 		if len(others) > 0 {
 			desired = schemas.Assemble(own)
 		}
-		return w.build(desired, alone, view.Snapshot.Revision)
+		return w.build(desired, alone, view.Snapshot.Revision, w.rules)
 	})}
 	return w
 }
@@ -120,8 +115,8 @@ func (w *world) fleet() *schemas.Fleet {
 	return w.view.Desired.Fleet
 }
 
-func (w *world) build(want *schemas.Desired, have plan.Observed, revision string) (*plan.Plan, error) {
-	return plan.Build(want, have, plan.Options{Revision: revision, Policy: w.rules, Pods: w.view.Pods})
+func (w *world) build(want *schemas.Desired, have plan.Observed, revision string, rules *policy.Policy) (*plan.Plan, error) {
+	return plan.Build(want, have, plan.Options{Revision: revision, Policy: rules, Pods: w.view.Pods})
 }
 
 // merger merges revisions; *git.Source is one.
@@ -163,13 +158,16 @@ func (w *world) plan(ctx context.Context, source merger, head string, fork bool)
 	if err != nil {
 		return nil, err
 	}
-	whole, err := w.build(desired, side.observed, head)
+	rules := w.rules
+	if r.judged = desired.Proposed.Name != w.fleet().Name || !reflect.DeepEqual(desired.Proposed.Spec, w.fleet().Spec); r.judged {
+		rules = w.unapproved
+	}
+	whole, err := w.build(desired, side.observed, head, rules)
 	if err != nil {
 		return nil, err
 	}
 	if r.plan, r.anyway, err = whole.Beyond(base); err != nil {
 		return nil, err
 	}
-	r.judged = desired.Proposed.Name != w.fleet().Name || !reflect.DeepEqual(desired.Proposed.Spec, w.fleet().Spec)
 	return r, nil
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
@@ -20,19 +22,28 @@ type ApprovalBranch interface {
 	ReadFolder(ctx context.Context, folder, known string) (files map[string][]byte, commit string, err error)
 }
 
-// approver looks for approvals while steps wait for one. When none does it asks nobody.
+// approvals are those that a status branch holds.
+type approvals struct {
+	// branch is its name; "" where nobody keeps one.
+	branch string
+	list   []status.Approval
+}
+
+// approver looks for approvals, and for those that were taken back: once in each interval, after each new revision, and when it is nudged.
 type approver struct {
 	r *Reconciler
-	// name and branch are the status branch that was read last, commit is where it was.
+	// name and branch are the status branch that was opened last, "" and nil for none; commit is where it was when it was read.
+	opened bool
 	name   string
 	branch ApprovalBranch
+	read   bool
 	commit string
 	// told is the problem that was told last.
 	told string
 }
 
-// run looks once in each interval, and when it is nudged, until ctx ends. What it finds goes to out, all approvals at once.
-func (a *approver) run(ctx context.Context, out chan<- []status.Approval) {
+// run looks until ctx ends. What it finds goes to out, all approvals at once.
+func (a *approver) run(ctx context.Context, out chan<- approvals) {
 	for {
 		timer := a.r.config.Clock.NewTimer(a.interval())
 		select {
@@ -44,12 +55,12 @@ func (a *approver) run(ctx context.Context, out chan<- []status.Approval) {
 		if ctx.Err() != nil {
 			return
 		}
-		approvals, news := a.look(ctx)
+		found, news := a.look(ctx)
 		if !news {
 			continue
 		}
 		select {
-		case out <- approvals:
+		case out <- found:
 		case <-ctx.Done():
 			return
 		}
@@ -69,28 +80,34 @@ func (a *approver) interval() time.Duration {
 	return DefaultInterval
 }
 
-// look reads the approvals when there may be new ones that matter.
-func (a *approver) look(ctx context.Context) (approvals []status.Approval, news bool) {
-	view := a.r.View()
-	if view.Plan == nil || !approvable(view.Plan) || !a.open(view) {
-		return nil, false
+// look reads the approvals when there may be others.
+func (a *approver) look(ctx context.Context) (found approvals, news bool) {
+	desired := a.r.View().Desired
+	if desired == nil {
+		return approvals{}, false
+	}
+	if another := a.open(desired.Fleet); a.branch == nil {
+		return approvals{branch: a.name}, another // there are none
 	}
 	reading, cancel := context.WithTimeout(ctx, a.r.config.PollTimeout)
 	files, commit, err := a.branch.ReadFolder(reading, status.ApprovalFolder, a.commit)
 	cancel()
 	switch {
-	case ctx.Err() != nil, errors.Is(err, sources.ErrEmpty):
-		return nil, false // there is no branch yet
+	case ctx.Err() != nil:
+		return approvals{}, false
+	case errors.Is(err, sources.ErrEmpty): // there is no branch yet, or no more
+		files, commit = nil, ""
 	case err != nil:
 		a.tell("reading approvals from " + a.name + ": " + problemOf(err))
-		return nil, false
-	case commit == a.commit:
-		return nil, false
+		return approvals{}, false
 	}
-	a.commit = commit
-	approvals, problems := status.ReadApprovals(files)
+	if a.read && commit == a.commit {
+		return approvals{}, false
+	}
+	a.read, a.commit = true, commit
+	list, problems := status.ReadApprovals(files)
 	a.tell(strings.Join(problems, "; "))
-	return approvals, true
+	return approvals{branch: a.name, list: list}, true
 }
 
 // tell says what is wrong, once.
@@ -101,41 +118,62 @@ func (a *approver) tell(problem string) {
 	a.told = problem
 }
 
-// open finds the branch that the Fleet names.
-func (a *approver) open(view *View) bool {
-	wanted := view.Desired.Fleet.Spec.Status
-	if a.r.config.Status == nil || !wanted.IsEnabled() {
+// open finds the branch that the Fleet names, and reports whether it is another one than before.
+func (a *approver) open(fleet *schemas.Fleet) (another bool) {
+	name := a.r.approvalsOn(fleet)
+	if a.opened && name == a.name {
 		return false
 	}
-	if wanted.Branch != a.name {
-		branch, _ := a.r.config.Status(wanted.Branch).(ApprovalBranch)
-		a.name, a.branch, a.commit = wanted.Branch, branch, ""
+	a.opened, a.name, a.branch, a.read, a.commit = true, name, nil, false, ""
+	if name != "" {
+		a.branch, _ = a.r.config.Status(name).(ApprovalBranch)
 	}
-	return a.branch != nil
+	return true
+}
+
+// approvalsOn is the branch that a Fleet's approvals are on; "" where there is none.
+func (r *Reconciler) approvalsOn(fleet *schemas.Fleet) string {
+	if wanted := fleet.Spec.Status; r.config.Status != nil && wanted.IsEnabled() {
+		return wanted.Branch
+	}
+	return ""
 }
 
 // approvable reports whether a step of a plan waits for something that an approval ends.
 func approvable(p *plan.Plan) bool {
-	for i := range p.Steps {
-		if p.Steps[i].Approvable() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Steps, func(step plan.Step) bool { return step.Approvable() })
 }
 
-// approved takes the approvals that the status branch holds now.
-func (l *loop) approved(approvals []status.Approval) {
-	known := make(map[string]bool, len(l.approvals))
-	for i := range l.approvals {
-		known[l.approvals[i].Path()] = true
+// approved takes the approvals that the status branch holds now. Of those that were there before this process, only what matters now is told.
+func (l *loop) approved(found approvals) {
+	first := l.approvals == nil || l.approvals.branch != found.branch
+	known := map[string]bool{}
+	if !first {
+		for i := range l.approvals.list {
+			known[l.approvals.list[i].Path()] = true
+		}
 	}
-	for i := range approvals {
-		if a := &approvals[i]; !known[a.Path()] && a.Fleet == l.desired.Fleet.Name {
+	for i := range found.list {
+		if a := &found.list[i]; !known[a.Path()] && a.Fleet == l.desired.Fleet.Name && (!first || concerns(a, l.plan)) {
 			l.r.event(Normal, PlanApproved, schemas.Address{}, a.Revision,
 				fmt.Sprintf("%s approved %s of plan %.12s", status.OneLine(a.By), plural(len(a.Steps), "step"), a.Plan))
 		}
 	}
-	l.approvals = approvals
+	l.approvals = &found
 	l.replan, l.dirty = true, true
+}
+
+// concerns reports whether an approval is of a step of a plan.
+func concerns(a *status.Approval, p *plan.Plan) bool {
+	return p != nil && slices.ContainsFunc(a.Steps, func(approved status.ApprovedStep) bool {
+		return slices.ContainsFunc(p.Steps, func(step plan.Step) bool { return step.ID == approved.ID })
+	})
+}
+
+// given are the approvals that count; they are known when the branch that the Fleet names was read.
+func (l *loop) given() (list []policy.Approval, known bool) {
+	if l.desired == nil || l.approvals == nil || l.approvals.branch != l.r.approvalsOn(l.desired.Fleet) {
+		return nil, false
+	}
+	return status.ApprovalsFor(l.approvals.list, l.desired.Fleet.Name), true
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/gitvirt/gitvirt/apply/ledger"
 	"github.com/gitvirt/gitvirt/plan"
 	"github.com/gitvirt/gitvirt/plan/policy"
-	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 )
 
@@ -119,7 +118,6 @@ func (a *accounting) write(address schemas.Address, state ledger.State) {
 // policy returns the policy of the Fleet as it is now.
 func (l *loop) policy(now time.Time) *policy.Policy {
 	l.accounts.turn()
-	return policy.New(l.desired.Fleet, policy.Options{
-		Now: now, Approvals: status.ApprovalsFor(l.approvals, l.desired.Fleet.Name), History: l.accounts.account.History(),
-	})
+	approvals, _ := l.given()
+	return policy.New(l.desired.Fleet, policy.Options{Now: now, Approvals: approvals, History: l.accounts.account.History()})
 }

@@ -42,9 +42,11 @@ type loop struct {
 	// refused says why the head of the branch is not taken, and refusal which one it is; empty when it is.
 	refused string
 	refusal Refusal
-	// approvals are those of the status branch, accounts what was done at this revision.
-	approvals []status.Approval
-	accounts  *accounting
+	// approvals are those that were read last, nil before; asked is the revision after which they were asked for.
+	approvals *approvals
+	asked     *sources.Snapshot
+	// accounts is what was done at this revision.
+	accounts *accounting
 	// verdicts is when the policy may judge otherwise by itself; zero when it does not.
 	verdicts time.Time
 
@@ -71,7 +73,7 @@ func newLoop(r *Reconciler) *loop {
 func (l *loop) now() time.Time { return l.r.config.Clock.Now() }
 
 // run reacts until ctx ends, and then waits for the workers.
-func (l *loop) run(ctx context.Context, polls <-chan poll, approvals <-chan []status.Approval) {
+func (l *loop) run(ctx context.Context, polls <-chan poll, given <-chan approvals) {
 	defer l.workers.running.Wait()
 	var notes <-chan Note
 	if notifier, ok := l.r.platform.(Notifier); ok {
@@ -91,7 +93,7 @@ func (l *loop) run(ctx context.Context, polls <-chan poll, approvals <-chan []st
 		case <-timer.C():
 		case p := <-polls:
 			l.polled(p)
-		case found := <-approvals:
+		case found := <-given:
 			l.approved(found)
 		case <-l.r.platform.Changed():
 			l.dirty = true
@@ -363,6 +365,7 @@ func (l *loop) publish(now time.Time) {
 		Time: now, Snapshot: l.snapshot, Desired: l.desired, Observed: observed, Plan: l.plan, Pods: l.pods(), PollError: l.pollError,
 		Refused: l.refused, Refusal: l.refusal, problems: l.problems,
 	}
+	view.Approvals, view.ApprovalsKnown = l.given()
 	view.attempts = l.pacing.notReady()
 	for k, state := range l.gate.states {
 		attempt := state.attempt()
@@ -377,6 +380,10 @@ func (l *loop) publish(now time.Time) {
 	default:
 	}
 	l.r.followers.tell()
+	if l.asked != l.snapshot {
+		l.asked = l.snapshot
+		l.r.nudgeApprover()
+	}
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -174,20 +174,26 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	polls := make(chan poll)
 	running.Go(func() { newPoller(r).run(ctx, polls) })
 	running.Go(func() { newPublisher(r).run(ctx) })
-	approvals := make(chan []status.Approval)
-	running.Go(func() { (&approver{r: r}).run(ctx, approvals) })
+	given := make(chan approvals)
+	running.Go(func() { (&approver{r: r}).run(ctx, given) })
 	l := newLoop(r)
-	l.run(ctx, polls, approvals)
+	l.run(ctx, polls, given)
 	return nil
 }
 
 // Nudge polls now, as when a webhook says that the source has changed, or that somebody has approved something.
 func (r *Reconciler) Nudge() {
-	for _, nudges := range []chan struct{}{r.nudges, r.approvalNudges} {
-		select {
-		case nudges <- struct{}{}:
-		default:
-		}
+	select {
+	case r.nudges <- struct{}{}:
+	default:
+	}
+	r.nudgeApprover()
+}
+
+func (r *Reconciler) nudgeApprover() {
+	select {
+	case r.approvalNudges <- struct{}{}:
+	default:
 	}
 }
 

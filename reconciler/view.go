@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gitvirt/gitvirt/plan"
+	"github.com/gitvirt/gitvirt/plan/policy"
 	"github.com/gitvirt/gitvirt/reconciler/status"
 	"github.com/gitvirt/gitvirt/schemas"
 	"github.com/gitvirt/gitvirt/sources"
@@ -24,6 +25,9 @@ type View struct {
 	Plan     *plan.Plan
 	// Pods says how machines become Pods; nil where they do not.
 	Pods plan.Pods
+	// Approvals are those that the Plan was made with; ApprovalsKnown says that the branch they are on was read.
+	Approvals      []policy.Approval
+	ApprovalsKnown bool
 	// PollError says why the last poll failed; empty when it did not.
 	PollError string
 	// Refused says why the head of the branch is not applied, and by whom it is; empty when it is.
