@@ -57,7 +57,7 @@ func TestApprovalsOfTheBranch(t *testing.T) {
 			}
 			return n
 		}
-		pause := func() { time.Sleep(10 * time.Second); synctest.Wait() }
+		pause := func() { time.Sleep(time.Minute); synctest.Wait() }
 		pause()
 		if view := loop.View(); !view.ApprovalsKnown || len(view.Approvals) != 1 || approved() != 0 {
 			t.Fatalf("known %v, %+v, told %d times", view.ApprovalsKnown, view.Approvals, approved())
@@ -75,8 +75,10 @@ func TestApprovalsOfTheBranch(t *testing.T) {
 
 		// On a branch that nobody can read yet, it does not count, nor do those of the branch before.
 		branches["two"].Fail(errors.New("the server is down"))
-		put("one", gone)
 		repo.Commit("another branch", map[string]string{"gitvirt.yaml": fleet("two")})
+		loop.Nudge()
+		pause()
+		put("one", gone)
 		loop.Nudge()
 		pause()
 		if view := loop.View(); view.ApprovalsKnown || len(view.Approvals) != 0 || len(view.Plan.Steps) != 1 {
@@ -85,7 +87,7 @@ func TestApprovalsOfTheBranch(t *testing.T) {
 		branches["two"].Fail(nil)
 		put("two", gone)
 		told := approved()
-		repo.Commit("more", map[string]string{"README.md": "Hello"})
+		repo.Commit("more", map[string]string{"more.yaml": "# nothing\n"})
 		loop.Nudge()
 		pause()
 		if view := loop.View(); !view.ApprovalsKnown || len(view.Plan.Steps) != 0 || approved() != told+1 {
